@@ -1,0 +1,21 @@
+//! The vocabulary of Talweg: identifiers, offsets, promises, limits and the
+//! topic configuration table.
+//!
+//! Nothing here does IO, reads a clock or knows a wire format. Words are
+//! Kafka's: `last_` is inclusive, `end_` and `next_` are one past; the *last
+//! stable offset* keeps its historic name and is exclusive.
+
+mod acks;
+mod ids;
+pub mod limits;
+mod names;
+mod offset;
+mod producer;
+pub mod topic_config;
+
+pub use acks::{Acks, Compression, Durability};
+pub use ids::{FolderId, Incarnation, NodeId, PartitionIndex, TopicId, TopicPartition};
+pub use names::{NameError, check_name};
+pub use offset::{LeaderEpoch, LogBounds, LogBoundsError, Offset, PartitionEpoch, TimestampMs};
+pub use producer::{ProducerEpoch, ProducerId, Sequence};
+pub use topic_config::TopicConfig;

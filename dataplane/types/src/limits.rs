@@ -1,0 +1,79 @@
+//! The one table of limits. Every hop enforces these through shared code, so
+//! that what one hop accepted the next can carry.
+
+const KIB: u32 = 1024;
+const MIB: u32 = 1024 * KIB;
+
+/// `max.message.bytes`: encoded bytes of one record batch, header included.
+pub const MAX_MESSAGE_BYTES_RANGE: (u32, u32) = (KIB, 3 * MIB);
+pub const MAX_MESSAGE_BYTES_DEFAULT: u32 = MIB;
+/// `max.record.bytes`: key + value + header names and values, unpacked.
+pub const MAX_RECORD_BYTES_RANGE: (u32, u32) = (1, 3 * MIB);
+pub const MAX_RECORD_BYTES_DEFAULT: u32 = MIB;
+/// Payload of one data-stream frame; more only to carry a single batch or record.
+pub const FRAME_PAYLOAD_BYTES: u32 = MIB;
+/// Envelope around the payload.
+pub const FRAME_ENVELOPE_BYTES: u32 = 4 * KIB;
+/// No gRPC message is larger, so that default stubs (4 MiB) work.
+pub const GRPC_MESSAGE_BYTES: u32 = 4 * MIB - 1;
+/// `max.unpacked.batch.bytes`: a batch after decompression.
+pub const UNPACKED_BATCH_BYTES_DEFAULT: u32 = 16 * MIB;
+pub const UNPACKED_BATCH_BYTES_MAX: u32 = 64 * MIB;
+/// Records in one batch. The smallest record takes 7 bytes, so this bounds
+/// index memory rather than payload.
+pub const BATCH_RECORDS_MAX: u32 = 1_000_000;
+/// Headers of one record.
+pub const RECORD_HEADERS_MAX: u32 = 1_000;
+
+/// What a Produce stream's `opened` frame grants: unanswered bytes and records.
+pub const PRODUCE_CREDIT_BYTES: u64 = 8 * MIB as u64;
+pub const PRODUCE_CREDIT_RECORDS: u64 = 10_000;
+/// The least that grants shrink to as streams of a connection grow in number.
+pub const PRODUCE_CREDIT_BYTES_MIN: u64 = MIB as u64;
+/// The most credit a client may have outstanding on one Fetch stream.
+pub const FETCH_CREDIT_BYTES_MAX: u64 = 256 * MIB as u64;
+pub const FETCH_CREDIT_RECORDS_MAX: u64 = 100_000_000;
+/// Partitions on one Fetch stream.
+pub const FETCH_PARTITIONS_MAX: usize = 10_000;
+/// Unanswered batches per producer session and partition.
+pub const IN_FLIGHT_BATCHES: usize = 5;
+/// Batches remembered per producer session to recognise a repeat.
+pub const REMEMBERED_BATCHES: usize = 5;
+
+/// Thin form: bytes of a batch that the gateway packs, and its linger.
+pub const PACK_BATCH_BYTES: u32 = 64 * KIB;
+pub const PACK_LINGER_MS: u64 = 10;
+
+/// Idempotency keys kept per partition, and a key's length in bytes.
+pub const IDEMPOTENCY_KEYS_MAX: usize = 100_000;
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
+/// The record header that carries an idempotency key; hidden from thin and
+/// HTTP readers.
+pub const IDEMPOTENCY_HEADER: &str = "__talweg-idempotency-key";
+/// `X-Producer-Id` in bytes.
+pub const PRODUCER_NAME_BYTES_MAX: usize = 128;
+/// Producer ids from here on are derived from names; blocks stay below.
+pub const DERIVED_PRODUCER_ID_BASE: i64 = 1 << 62;
+/// Ids in one producer-id block given to a gateway.
+pub const PRODUCER_ID_BLOCK: i64 = 1_000;
+
+/// Topic and group names, in bytes.
+pub const NAME_BYTES_MAX: usize = 249;
+pub const PARTITIONS_PER_TOPIC_MAX: u32 = 10_000;
+pub const PARTITIONS_PER_NODE_MAX: u32 = 10_000;
+
+/// HTTP: records and bytes of one answer, and the longest wait.
+pub const HTTP_RECORDS_MAX: u32 = 500;
+pub const HTTP_BYTES_DEFAULT: u32 = MIB;
+pub const HTTP_WAIT_MS_MAX: u64 = 30_000;
+
+/// Heartbeat frames on idle streams: between these, jittered.
+pub const HEARTBEAT_MS_RANGE: (u64, u64) = (10_000, 15_000);
+/// Delivery time-out of a Produce stream.
+pub const DELIVERY_TIMEOUT_MS_DEFAULT: u64 = 30_000;
+pub const DELIVERY_TIMEOUT_MS_RANGE: (u64, u64) = (100, 15 * 60 * 1000);
+/// Long-poll wait of a Fetch.
+pub const NODE_SESSION_MS_DEFAULT: u64 = 3_000;
+
+const _: () = assert!(MAX_MESSAGE_BYTES_RANGE.1 + FRAME_ENVELOPE_BYTES < GRPC_MESSAGE_BYTES);
+const _: () = assert!(MAX_RECORD_BYTES_RANGE.1 + FRAME_ENVELOPE_BYTES < GRPC_MESSAGE_BYTES);

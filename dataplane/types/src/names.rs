@@ -1,0 +1,64 @@
+//! Rules for topic and group names; Kafka's.
+
+use crate::limits::NAME_BYTES_MAX;
+use thiserror::Error;
+
+/// Why a name was refused.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum NameError {
+    #[error("a name must not be empty")]
+    Empty,
+    #[error("a name has at most {NAME_BYTES_MAX} bytes, this one has {0}")]
+    TooLong(usize),
+    #[error("a name must not be \".\" or \"..\"")]
+    Dots,
+    #[error("a name has only letters, digits, '.', '_' and '-', not {0:?}")]
+    Character(char),
+    #[error("names that begin with \"__\" are reserved")]
+    Reserved,
+}
+
+/// Checks a name that a client gave for something of its own.
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty);
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(NameError::TooLong(name.len()));
+    }
+    if name == "." || name == ".." {
+        return Err(NameError::Dots);
+    }
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
+        return Err(NameError::Character(bad));
+    }
+    if name.starts_with("__") {
+        return Err(NameError::Reserved);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_kafkas_rules() {
+        for good in ["a", "flights", "A.b_c-9", "_x", &"n".repeat(249)] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        for (bad, why) in [
+            ("", NameError::Empty),
+            (".", NameError::Dots),
+            ("..", NameError::Dots),
+            ("a b", NameError::Character(' ')),
+            ("ä", NameError::Character('ä')),
+            ("a/b", NameError::Character('/')),
+            ("__offsets", NameError::Reserved),
+        ] {
+            assert_eq!(check_name(bad), Err(why), "{bad}");
+        }
+        assert_eq!(check_name(&"n".repeat(250)), Err(NameError::TooLong(250)));
+    }
+}
