@@ -158,12 +158,12 @@ impl Txn {
                 limit: MAX_TXN_OPERATIONS,
             });
         }
-        let keys = self
+        let mut keys = self
             .compares
             .iter()
             .map(Compare::key)
             .chain(self.then.iter().map(Op::key));
-        keys.map(|key| check_key(key)).collect::<Result<(), _>>()?;
+        keys.try_for_each(|key| check_key(key))?;
         let given = self.compares.iter().map(Compare::bytes).sum::<usize>()
             + self.then.iter().map(Op::bytes).sum::<usize>();
         if given > MAX_TXN_BYTES {

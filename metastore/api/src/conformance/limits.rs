@@ -26,6 +26,8 @@ pub async fn too_many_operations_are_refused(store: Store) {
     commit(&store, of(0, 128)).await;
 }
 
+type Expected = fn(&MetastoreError) -> bool;
+
 /// Each is refused with its own error, certainly not done, and the store is
 /// where it was.
 pub async fn malformed_transactions_are_refused_and_change_nothing(store: Store) {
@@ -33,7 +35,7 @@ pub async fn malformed_transactions_are_refused_and_change_nothing(store: Store)
     let long_key = "k".repeat(MAX_KEY_BYTES + 1);
     let big = vec![0u8; MAX_TXN_BYTES];
     let good = || Txn::new().then(Op::put("x", "1"));
-    let cases: [(Txn, fn(&MetastoreError) -> bool); 6] = [
+    let cases: [(Txn, Expected); 6] = [
         (good().then(Op::put("", "v")), |e| {
             matches!(e, MetastoreError::EmptyKey)
         }),

@@ -9,6 +9,8 @@
 //! is attached to a lease exactly when its current entry names it.
 
 mod lease;
+#[cfg(test)]
+mod model;
 mod shared;
 mod store;
 

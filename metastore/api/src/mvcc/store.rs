@@ -184,6 +184,18 @@ impl Mvcc {
         Ok(self.commit_of(&deletes))
     }
 
+    /// The deletion of every key whose lease is not live; for a store that was
+    /// opened anew and knows no lease.
+    pub fn prepare_orphans(&self) -> Option<Commit> {
+        let current = self
+            .keys
+            .values()
+            .filter_map(|versions| versions.last()?.entry.as_ref());
+        let orphans = current.filter(|entry| self.leases.check(entry.lease).is_err());
+        let deletes: Vec<_> = orphans.map(|entry| Op::delete(entry.key.clone())).collect();
+        self.commit_of(&deletes)
+    }
+
     fn commit_of(&self, ops: &[Op]) -> Option<Commit> {
         let revision = self.revision.next();
         let events: Vec<_> = ops
