@@ -50,6 +50,7 @@ pub(crate) enum Request {
 /// A request keeps its place until it is served, also when its caller left.
 struct Queued {
     request: Request,
+    made: Instant,
     _place: Option<OwnedSemaphorePermit>,
 }
 
@@ -87,6 +88,7 @@ impl Writer {
         let (answer, answered) = oneshot::channel();
         let queued = Queued {
             request: request(answer),
+            made: Instant::now(),
             _place: Some(place),
         };
         self.requests.try_send(queued).map_err(closed)?;
@@ -101,6 +103,7 @@ impl Writer {
     pub(crate) fn stop(&mut self) {
         let _ = self.requests.send(Queued {
             request: Request::Stop,
+            made: Instant::now(),
             _place: None,
         });
         if let Some(thread) = self.thread.take()
@@ -127,8 +130,13 @@ impl Owner {
     fn run(self, inbox: &Receiver<Queued>) {
         loop {
             let queued = inbox.recv_timeout(self.until_deadline());
-            // A request that came late must not find a lease that has run out.
-            self.end_due_leases();
+            // A request is served as of when it was made: a lease does not run
+            // out because its keep-alive waited behind a slow disk.
+            let made = queued
+                .as_ref()
+                .map_or_else(|_| Instant::now(), |queued| queued.made);
+            let now = made.saturating_duration_since(self.started);
+            self.end_due_leases(now);
             match queued {
                 Ok(Queued {
                     request: Request::Stop,
@@ -137,15 +145,14 @@ impl Owner {
                 | Err(RecvTimeoutError::Disconnected) => {
                     return;
                 }
-                Ok(queued) => self.serve(queued.request),
+                Ok(queued) => self.serve(queued.request, now),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
     /// Callers that went away do not mind that their answer is dropped.
-    fn serve(&self, request: Request) {
-        let now = self.started.elapsed();
+    fn serve(&self, request: Request, now: Duration) {
         match request {
             Request::Txn { txn, answer } => drop(answer.send(self.txn(&txn))),
             Request::Grant { ttl, answer } => {
@@ -203,10 +210,10 @@ impl Owner {
         }
     }
 
-    fn end_due_leases(&self) {
+    fn end_due_leases(&self, now: Duration) {
         let due = || self.shared.with(|mvcc| Ok(mvcc.next_deadline()));
         while let Ok(Some((deadline, lease))) = due()
-            && deadline <= self.started.elapsed()
+            && deadline <= now
         {
             if self.end_lease(lease).is_err() {
                 return;
