@@ -1,0 +1,232 @@
+//! One real process under test: its life, its signals, its logs.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+/// A built binary: beside the running test, or in `TALWEG_BIN_DIR`.
+pub fn binary(name: &str) -> PathBuf {
+    let folder = std::env::var_os("TALWEG_BIN_DIR").map_or_else(
+        || {
+            let test = std::env::current_exe().expect("path of the test");
+            test.ancestors().nth(2).expect("target folder").to_owned()
+        },
+        PathBuf::from,
+    );
+    let path = folder.join(name);
+    assert!(
+        path.exists(),
+        "{} is not built; `make test` builds it first",
+        path.display()
+    );
+    path
+}
+
+/// A process that is killed when dropped. Its output goes to `<log>`, appended
+/// over restarts.
+pub struct Process {
+    name: String,
+    program: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    log: PathBuf,
+    child: Option<Child>,
+    ready_line: Option<String>,
+}
+
+impl Process {
+    /// Describes a process; nothing runs yet.
+    pub fn new(name: &str, program: &str, args: Vec<String>, logs: &Path) -> Self {
+        Self {
+            name: name.into(),
+            program: binary(program),
+            args,
+            env: Vec::new(),
+            log: logs.join(format!("{name}.log")),
+            child: None,
+            ready_line: None,
+        }
+    }
+
+    /// Adds an environment variable for the next start.
+    #[must_use]
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.env.push((key.into(), value.into()));
+        self
+    }
+
+    /// Starts it and waits for the line on standard output that has "ready".
+    pub fn start(&mut self, deadline: Duration) {
+        self.spawn();
+        self.wait_ready(deadline);
+    }
+
+    /// Starts it without waiting.
+    pub fn spawn(&mut self) {
+        assert!(self.child.is_none(), "{} runs already", self.name);
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .expect("log file");
+        let child = Command::new(&self.program)
+            .args(&self.args)
+            .envs(self.env.iter().map(|(k, v)| (k.as_str(), v.as_str())))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        self.child = Some(child);
+        self.ready_line = None;
+    }
+
+    /// Waits for the ready line of a spawned process.
+    pub fn wait_ready(&mut self, deadline: Duration) {
+        let child = self.child.as_mut().expect("spawned");
+        let stdout = child.stdout.take().expect("piped once");
+        let (found, ready) = mpsc::channel();
+        // Goes on reading to the end, so that the process never blocks on its output.
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if line.contains("ready") {
+                    let _ = found.send(line);
+                }
+            }
+        });
+        match ready.recv_timeout(deadline) {
+            Ok(line) => self.ready_line = Some(line),
+            Err(e) => panic!(
+                "{} not ready within {deadline:?} ({e})\n{}",
+                self.name,
+                self.log_tail()
+            ),
+        }
+    }
+
+    /// What it printed when it became ready.
+    pub fn ready_line(&self) -> &str {
+        self.ready_line.as_deref().unwrap_or_default()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child
+            .as_mut()
+            .is_some_and(|c| matches!(c.try_wait(), Ok(None)))
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.pid())
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a pid");
+        kill_process(pid, signal).unwrap_or_else(|e| panic!("{}: {signal:?}: {e}", self.name));
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    pub fn kill9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            child.wait().expect("wait");
+        }
+    }
+
+    /// SIGTERM, without waiting.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Waits for its end; the time it took and its status. Panics at the deadline.
+    pub fn wait_exit(&mut self, deadline: Duration) -> (Duration, ExitStatus) {
+        let start = Instant::now();
+        loop {
+            let child = self.child.as_mut().expect("running");
+            if let Some(status) = child.try_wait().expect("wait") {
+                self.child = None;
+                return (start.elapsed(), status);
+            }
+            assert!(
+                start.elapsed() < deadline,
+                "{} still runs after {deadline:?}\n{}",
+                self.name,
+                self.log_tail()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// SIGTERM and a clean end within `deadline`.
+    pub fn stop(&mut self, deadline: Duration) -> Duration {
+        self.terminate();
+        let (took, status) = self.wait_exit(deadline);
+        assert!(
+            status.success(),
+            "{} ended with {status}\n{}",
+            self.name,
+            self.log_tail()
+        );
+        took
+    }
+
+    /// Its log file.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// Private memory in bytes: anonymous pages, page cache not counted.
+    pub fn private_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.pid());
+        let status = std::fs::read_to_string(path).expect("status");
+        let line = status
+            .lines()
+            .find(|l| l.starts_with("RssAnon:"))
+            .expect("RssAnon");
+        let kib: u64 = line
+            .split_whitespace()
+            .nth(1)
+            .and_then(|n| n.parse().ok())
+            .expect("a number");
+        kib * 1024
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "--- {} ({})\n{}",
+                self.name,
+                self.log.display(),
+                self.log_tail()
+            );
+        }
+        self.kill9();
+    }
+}
