@@ -68,10 +68,7 @@ impl<W> Waiters<W> {
 
     /// The next one that `counted` (acks 1) or `watermark` (acks all) has passed.
     pub(crate) fn pop(&mut self, counted: Offset, watermark: Offset) -> Option<(Offset, W)> {
-        let passed = |bound: Offset| move |front: &mut (Offset, W)| front.0 <= bound;
-        self.one
-            .pop_front_if(passed(counted))
-            .or_else(|| self.all.pop_front_if(passed(watermark)))
+        pop_passed(&mut self.one, counted).or_else(|| pop_passed(&mut self.all, watermark))
     }
 
     /// All that wait for the in-sync set.
@@ -94,4 +91,9 @@ impl<W> Waiters<W> {
         self.one.front().is_some_and(|(end, _)| *end <= counted)
             || self.all.front().is_some_and(|(end, _)| *end <= watermark)
     }
+}
+
+fn pop_passed<W>(queue: &mut VecDeque<(Offset, W)>, bound: Offset) -> Option<(Offset, W)> {
+    let passed = queue.front().is_some_and(|(end, _)| *end <= bound);
+    if passed { queue.pop_front() } else { None }
 }
