@@ -20,6 +20,11 @@ pub mod real;
 pub use power_loss::PowerLossFs;
 pub use real::RealFs;
 
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod script;
+
 /// One entry of a folder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DirEntry {
@@ -63,6 +68,10 @@ pub trait LogFs: Send + Sync + 'static {
 }
 
 /// An open file. Reads may run on any thread beside one writer.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "the length can fail, and nobody asks for emptiness"
+)]
 pub trait LogFile: Send + Sync {
     fn len(&self) -> io::Result<u64>;
     /// Fills `buf` from `position` (a byte position); short only at the end of the file.

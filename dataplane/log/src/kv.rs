@@ -10,6 +10,9 @@ pub mod rocks;
 pub use mem::MemKv;
 pub use rocks::RocksKv;
 
+#[cfg(test)]
+mod conformance;
+
 /// The index store failed; the caller works without it and rebuilds later.
 #[derive(Clone, Debug, Error)]
 #[error("index store: {0}")]

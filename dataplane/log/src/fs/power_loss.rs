@@ -34,6 +34,8 @@ mod file;
 mod journal;
 mod state;
 mod survive;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 pub use faults::{Hook, OpKind, Operation};
@@ -241,7 +243,9 @@ impl PowerLossFs {
 
     /// Called before each call on this file system and its files.
     pub fn set_hook(&self, hook: Option<Hook>) {
-        self.shared.state.lock().faults.hook = hook;
+        let old = std::mem::replace(&mut self.shared.state.lock().faults.hook, hook);
+        // Not under the lock: it may own open files, which lock when they close.
+        drop(old);
     }
 
     /// The time that changed files get, in milliseconds since 1970. In memory it
@@ -264,8 +268,7 @@ impl PowerLossFs {
         outcome
     }
 
-    /// Bytes of the file that a power loss leaves, if its name is left. In memory
-    /// and over a folder.
+    /// Length of the file that a power loss leaves, if it leaves its name.
     pub fn durable_len(&self, path: &Path) -> io::Result<u64> {
         let mut state = self.shared.state.lock();
         let (id, content) = state.content_at(path)?;

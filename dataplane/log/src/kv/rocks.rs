@@ -18,6 +18,9 @@ use rocksdb::{
 
 use super::{IndexKv, KvError, KvOp};
 
+#[cfg(test)]
+mod tests;
+
 /// What one index store may take of the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RocksKvConfig {

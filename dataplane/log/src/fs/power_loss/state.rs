@@ -260,20 +260,13 @@ impl State {
         pass: Pass,
     ) -> io::Result<()> {
         let wanted: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        check_end(position.saturating_add(wanted))?;
         let reach = match pass {
             Pass::Whole => wanted,
             Pass::CutShort => self.chance.below(wanted + 1),
         };
         let len = self.tree.content_mut(id)?.len();
-        let end = len.max(position + reach);
-        let fits = match reach {
-            0 => 0,
-            _ => self
-                .faults
-                .grow(len, end)
-                .saturating_sub(position)
-                .min(reach),
-        };
+        let fits = self.take_space(len, position, reach);
         let now_ms = self.tree.now_ms();
         let content = self.tree.content_mut(id)?;
         content.modified_ms = now_ms;
@@ -290,10 +283,27 @@ impl State {
         }
     }
 
+    /// How many of `reach` bytes at `position` fit on the disk, now taken.
+    fn take_space(&mut self, len: u64, position: u64, reach: u64) -> u64 {
+        let wanted_end = len.max(position.saturating_add(reach));
+        let granted_end = self.faults.grow(len, wanted_end);
+        let fits = granted_end.saturating_sub(position).min(reach);
+        let end = match fits {
+            0 => len,
+            _ => len.max(position + fits),
+        };
+        // Where not even the gap before `position` fits, nothing is taken.
+        self.faults.grow(granted_end, end);
+        fits
+    }
+
     pub(super) fn set_len(&mut self, id: NodeId, len: u64, pass: Pass) -> io::Result<()> {
         self.all_or_nothing(pass, |state| {
             let old = state.tree.content_mut(id)?.len();
-            if state.faults.grow(old, len) < len {
+            check_end(len)?;
+            let granted = state.faults.grow(old, len);
+            if granted < len {
+                state.faults.grow(granted, old);
                 return Err(no_space());
             }
             let now_ms = state.tree.now_ms();
@@ -345,5 +355,13 @@ impl State {
     pub(super) fn content_at(&mut self, path: &Path) -> io::Result<(NodeId, &mut Content)> {
         let id = self.tree.find(path)?;
         Ok((id, self.tree.content_mut(id)?))
+    }
+}
+
+/// Files end where the kernel's signed offsets do.
+fn check_end(end: u64) -> io::Result<()> {
+    match i64::try_from(end) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(invalid("beyond the greatest file size")),
     }
 }
