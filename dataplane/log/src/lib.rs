@@ -1,6 +1,57 @@
 //! The partition log: segments, sidecar files, indexes, recovery, retention
 //! and producer sessions. All file access goes through [`fs::LogFs`], all index
-//! access through [`kv::IndexKv`].
+//! access through [`kv::IndexKv`]; every call is synchronous, so that a driver's
+//! threads and a simulator step the same code.
+//!
+//! Four moments, in this order, never standing in for one another:
+//! *accepted* (offsets given), *written* (log end moved, readers may see it),
+//! *flushed* (flushed end moved), *committed* (high watermark moved by the caller).
+//!
+//! [`PartitionLog`] has one owner and decides; [`LogReader`] is shared and only
+//! reads; a [`FlushTicket`] carries the slow part of making things durable to
+//! another thread. `docs/formats` draws the files.
 
+mod active;
+mod append;
+mod check;
+mod config;
+mod delete;
+
+mod epochs;
+mod error;
+mod fd_cache;
+mod flush;
+mod folder;
 pub mod fs;
+mod idempotency;
+mod index;
 pub mod kv;
+mod marker;
+mod names;
+mod partition;
+mod read;
+mod reader;
+mod rebuild;
+mod recovery;
+mod replay;
+mod retention;
+mod segment;
+mod sessions;
+pub mod sidecar;
+mod snapshot;
+mod time_index;
+mod truncate;
+mod verify;
+mod walk;
+
+pub use append::Appended;
+pub use config::{FolderOptions, LogConfig};
+pub use error::{AppendError, FolderError, LogError, ReadError};
+pub use flush::{FlushTicket, run_together};
+pub use folder::{FolderReport, LogFolder};
+pub use marker::Boot;
+pub use partition::PartitionLog;
+pub use reader::{LogReader, ReadOutcome};
+pub use recovery::{DamagedRange, IndexFound, RecoveryReport};
+pub use retention::TickReport;
+pub use truncate::Truncation;

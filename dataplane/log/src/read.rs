@@ -1,0 +1,379 @@
+//! Reading whole batches.
+//!
+//! A read finds its segment by bisection, its nearest index entry, walks batch
+//! headers to the wanted offset (at most one index interval) and takes whole
+//! batches from there with one read. It never answers with a later position
+//! than asked for, except across offsets that it names as damaged.
+
+use crate::{
+    error::ReadError,
+    fd_cache::OpenSegment,
+    index::Floor,
+    reader::{LogReader, ReadOutcome},
+    segment::SegmentView,
+    sidecar::seal::{BLOCK_BYTES, SealFile},
+    walk::{BATCH_BYTES_MAX, HEADER_CHUNK, Step, Walker},
+};
+use bytes::{Bytes, BytesMut};
+use std::{io, sync::Arc};
+use talweg_batch::{BatchHeader, HEADER_BYTES, verify_crc};
+use talweg_types::{Offset, TimestampMs};
+
+/// One look finds damage, the next reads around it; more is a bug or a race.
+const ATTEMPTS: usize = 4;
+/// A read takes no more than this at once, whatever is asked.
+const READ_BYTES_MAX: usize = 8 << 20;
+
+/// What an attempt came to.
+enum Attempt {
+    Done(ReadOutcome),
+    /// Something did not fit; the segment was assessed, look again.
+    Again,
+}
+
+/// Where a batch begins, or why it cannot be reached.
+enum Sought {
+    At(u64),
+    Again,
+}
+
+impl LogReader {
+    /// Whole batches that cover `from` and on, below `visible_end` (exclusive),
+    /// up to `max_bytes` but at least one batch. The first may begin before
+    /// `from`. May wait for the disk: for worker threads.
+    pub fn read(&self, from: Offset, visible_end: Offset, max_bytes: usize) -> Result<ReadOutcome, ReadError> {
+        self.check_readable()?;
+        for attempt in 0..ATTEMPTS {
+            if let Some(idle) = self.nothing_visible(from, visible_end)? {
+                return Ok(idle);
+            }
+            let view = self.segment_for(from)?;
+            let tried = self.attempt(&view, from, visible_end, max_bytes, attempt);
+            match tried {
+                Ok(Attempt::Done(outcome)) => return Ok(outcome),
+                Ok(Attempt::Again) => {}
+                Err(error) => self.explain(&view, from, error)?,
+            }
+        }
+        let view = self.segment_for(from)?;
+        Err(ReadError::Damaged { from, next_good: view.end().max(from.plus(1)) })
+    }
+
+    /// The same without waiting; `None` where it would, or where something needs
+    /// a closer look: then `read` on a worker knows.
+    pub fn try_read(
+        &self,
+        from: Offset,
+        visible_end: Offset,
+        max_bytes: usize,
+    ) -> Result<Option<ReadOutcome>, ReadError> {
+        self.check_readable()?;
+        if let Some(idle) = self.nothing_visible(from, visible_end)? {
+            return Ok(Some(idle));
+        }
+        let view = self.segment_for(from)?;
+        match self.try_attempt(&view, from, visible_end, max_bytes) {
+            Ok(outcome) => Ok(outcome),
+            Err(error) => self.explain(&view, from, error).map(|()| None),
+        }
+    }
+
+    /// Bounds first: an answer with no data still says where to go on.
+    fn nothing_visible(&self, from: Offset, visible_end: Offset) -> Result<Option<ReadOutcome>, ReadError> {
+        let bounds = self.bounds();
+        if from < bounds.log_start || from > bounds.log_end {
+            return Err(ReadError::OutOfRange { offset: from, bounds });
+        }
+        let nothing = from >= visible_end.min(bounds.log_end);
+        Ok(nothing.then(|| ReadOutcome::nothing(from)))
+    }
+
+    /// The segment that must hold `from`; an error when those offsets are gone.
+    fn segment_for(&self, from: Offset) -> Result<Arc<SegmentView>, ReadError> {
+        let bounds = self.bounds();
+        let Some(view) = self.segment_of(from) else {
+            return Err(ReadError::Damaged { from, next_good: bounds.log_end });
+        };
+        if from < view.base {
+            return Err(self.unless_deleted(from, ReadError::Damaged { from, next_good: view.base }));
+        }
+        if from >= view.end() {
+            // Between two segments, or behind the last: a file is missing.
+            let next = self.segments().iter().map(|v| v.base).find(|base| *base > from);
+            return Err(ReadError::Damaged { from, next_good: next.unwrap_or(bounds.log_end) });
+        }
+        match view.damage_at(from) {
+            Some(range) => Err(ReadError::Damaged { from, next_good: range.end }),
+            None => Ok(view),
+        }
+    }
+
+    /// An I/O error in a segment that went away meanwhile is "out of range".
+    fn explain(&self, view: &SegmentView, from: Offset, error: io::Error) -> Result<(), ReadError> {
+        let gone = error.kind() == io::ErrorKind::NotFound;
+        let bounds = self.bounds();
+        if from < bounds.log_start {
+            return Err(ReadError::OutOfRange { offset: from, bounds });
+        }
+        if gone {
+            // The file of a retained segment is missing.
+            return Err(ReadError::Damaged { from, next_good: view.end() });
+        }
+        self.folder.fail_on_io(&error);
+        Err(ReadError::io(format!("reading {}", view.path.display()), error))
+    }
+
+    fn unless_deleted(&self, from: Offset, error: ReadError) -> ReadError {
+        let bounds = self.bounds();
+        if from < bounds.log_start {
+            return ReadError::OutOfRange { offset: from, bounds };
+        }
+        error
+    }
+
+    fn attempt(
+        &self,
+        view: &SegmentView,
+        from: Offset,
+        visible_end: Offset,
+        max_bytes: usize,
+        attempt: usize,
+    ) -> io::Result<Attempt> {
+        let end = view.end();
+        let open = view.open(&self.folder)?;
+        let seal = self.seal_of(view, &open);
+        let position = match self.seek(view, &open, from, attempt == 0)? {
+            Sought::At(position) => position,
+            Sought::Again => return Ok(Attempt::Again),
+        };
+        let limit = first_damage_after(view, position).unwrap_or(view.size());
+        let mut want = max_bytes.clamp(HEADER_BYTES, READ_BYTES_MAX);
+        loop {
+            let Some(chunk) = self.read_checked(view, &open, seal.as_deref(), position, want, limit)? else {
+                self.assess(view, &open)?;
+                return Ok(Attempt::Again);
+            };
+            let check_crc = seal.is_none() && position < view.trusted_from();
+            match take_batches(&chunk, from, visible_end.min(end), max_bytes, check_crc) {
+                Taken::Batches { bytes, next_offset } => {
+                    view.hint(next_offset, position + bytes as u64);
+                    return Ok(Attempt::Done(outcome(view, chunk.slice(..bytes), next_offset)));
+                }
+                Taken::NotVisible => return Ok(Attempt::Done(ReadOutcome::nothing(from))),
+                Taken::More(total) if total > want && position + total as u64 <= limit => want = total,
+                Taken::More(_) | Taken::Bad => {
+                    self.assess(view, &open)?;
+                    return Ok(Attempt::Again);
+                }
+            }
+        }
+    }
+
+    fn try_attempt(
+        &self,
+        view: &SegmentView,
+        from: Offset,
+        visible_end: Offset,
+        max_bytes: usize,
+    ) -> io::Result<Option<ReadOutcome>> {
+        let end = view.end();
+        let Some(open) = view.opened(&self.folder) else { return Ok(None) };
+        if view.has_damage() {
+            return Ok(None);
+        }
+        let pending = || self.index.pending_floor(view.base, from).filter(|floor| floor.offset == from);
+        let Some(position) = view.hinted(from).or_else(|| pending().map(|floor| floor.position)) else {
+            return Ok(None);
+        };
+        let want = max_bytes.clamp(HEADER_BYTES, READ_BYTES_MAX);
+        let limit = view.size().min(position + want as u64);
+        if !self.is_checked(view, &open, position, limit) {
+            return Ok(None);
+        }
+        let mut buffer = BytesMut::zeroed(usize::try_from(limit.saturating_sub(position)).unwrap_or(0));
+        let Some(read) = open.file.try_read_at(&mut buffer, position)? else { return Ok(None) };
+        buffer.truncate(read);
+        let chunk = buffer.freeze();
+        match take_batches(&chunk, from, visible_end.min(end), max_bytes, false) {
+            Taken::Batches { bytes, next_offset } => {
+                view.hint(next_offset, position + bytes as u64);
+                Ok(Some(outcome(view, chunk.slice(..bytes), next_offset)))
+            }
+            Taken::NotVisible => Ok(Some(ReadOutcome::nothing(from))),
+            Taken::More(_) | Taken::Bad => Ok(None),
+        }
+    }
+
+    /// Whether these bytes need no further check.
+    fn is_checked(&self, view: &SegmentView, open: &OpenSegment, start: u64, end: u64) -> bool {
+        if !view.is_sealed() {
+            return start >= view.trusted_from();
+        }
+        let Some(Some(seal)) = open.seal.get() else { return false };
+        let count = seal.blocks.len();
+        blocks_of(start, end).all(|block| open.is_verified(block, count))
+    }
+
+    /// The position of the batch that holds `from`, by index and header walk.
+    fn seek(&self, view: &SegmentView, open: &OpenSegment, from: Offset, use_index: bool) -> io::Result<Sought> {
+        if use_index && let Some(position) = view.hinted(from) {
+            return Ok(Sought::At(position));
+        }
+        let floor = self.floor(view, from, use_index);
+        let known = view.damage.read().ranges.clone();
+        let mut walk = Walker::new(&*open.file, floor.position, view.size(), floor.offset, HEADER_CHUNK).stepping_over(known);
+        loop {
+            match walk.step()? {
+                Step::Batch(header, position) if header.next_offset() > from => return Ok(Sought::At(position)),
+                Step::Batch(..) => {}
+                // A wrong index entry leads nowhere; from the segment's start
+                // the next attempt tells it from damage.
+                Step::Bad(position) if position == floor.position && floor.offset > view.base => {
+                    self.distrust_index(view, floor);
+                    return Ok(Sought::Again);
+                }
+                Step::Bad(_) | Step::End => {
+                    self.assess(view, open)?;
+                    return Ok(Sought::Again);
+                }
+            }
+        }
+    }
+
+    /// The nearest known batch boundary at or below `from`.
+    pub(crate) fn floor(&self, view: &SegmentView, from: Offset, use_index: bool) -> Floor {
+        let start = Floor { offset: view.base, position: 0, max_before: TimestampMs(i64::MIN) };
+        if !use_index {
+            return start;
+        }
+        if let Some(floor) = self.index.pending_floor(view.base, from) {
+            return floor;
+        }
+        match self.index.stored_floor(&*self.folder.index, view.base, from) {
+            Ok(Some(floor)) if floor.position < view.size() => floor,
+            Ok(_) => start,
+            Err(error) => {
+                tracing::warn!(partition = %self.tp, %error, "index not readable; scanning the segment");
+                start
+            }
+        }
+    }
+
+    /// Bytes from `position`, checked by block where there is a seal; `None`
+    /// when a block does not fit. Never beyond `limit`.
+    fn read_checked(
+        &self,
+        view: &SegmentView,
+        open: &OpenSegment,
+        seal: Option<&SealFile>,
+        position: u64,
+        want: usize,
+        limit: u64,
+    ) -> io::Result<Option<Bytes>> {
+        let end = limit.min(position + want as u64);
+        let unchecked = seal.filter(|_| !self.is_checked(view, open, position, end));
+        let (start, stop) = match unchecked {
+            Some(seal) => {
+                let start = position / BLOCK_BYTES * BLOCK_BYTES;
+                (start, end.next_multiple_of(BLOCK_BYTES).min(seal.bytes).max(end))
+            }
+            None => (position, end),
+        };
+        let mut buffer = BytesMut::zeroed(usize::try_from(stop.saturating_sub(start)).unwrap_or(0));
+        let read = open.file.read_at(&mut buffer, start)?;
+        buffer.truncate(read);
+        if let Some(seal) = unchecked
+            && !verify_blocks(view, open, seal, &buffer, start)
+        {
+            return Ok(None);
+        }
+        let skip = usize::try_from(position - start).unwrap_or(0).min(buffer.len());
+        let length = usize::try_from(end - position).unwrap_or(0).min(buffer.len() - skip);
+        Ok(Some(buffer.freeze().slice(skip..skip + length)))
+    }
+}
+
+/// Checks the whole blocks in `bytes`, which begin at the block boundary `start`.
+fn verify_blocks(view: &SegmentView, open: &OpenSegment, seal: &SealFile, bytes: &[u8], start: u64) -> bool {
+    let count = seal.blocks.len();
+    let first = usize::try_from(start / BLOCK_BYTES).unwrap_or(usize::MAX);
+    let whole = bytes.chunks(BLOCK_BYTES as usize).enumerate();
+    for (block, chunk) in whole.map(|(n, chunk)| (first + n, chunk)) {
+        if open.is_verified(block, count) {
+            continue;
+        }
+        let full = (seal.bytes - block as u64 * BLOCK_BYTES).min(BLOCK_BYTES) == chunk.len() as u64;
+        let fits = full && seal.blocks.get(block).is_some_and(|sum| crc32c::crc32c(chunk) == *sum);
+        if !fits && !view.damage.read().bad_blocks.contains(&block) {
+            return false;
+        }
+        open.set_verified(block, count);
+    }
+    !bytes.is_empty()
+}
+
+fn blocks_of(start: u64, end: u64) -> std::ops::RangeInclusive<usize> {
+    let block = |position: u64| usize::try_from(position / BLOCK_BYTES).unwrap_or(usize::MAX);
+    block(start)..=block(end.max(start + 1) - 1)
+}
+
+fn first_damage_after(view: &SegmentView, position: u64) -> Option<u64> {
+    let damage = view.damage.read();
+    damage.ranges.iter().map(|range| range.start_position).find(|start| *start > position)
+}
+
+fn outcome(view: &SegmentView, batches: Bytes, next_offset: Offset) -> ReadOutcome {
+    let first_append_time = view.known_times().map_or(TimestampMs::NONE, |times| times.first_append);
+    ReadOutcome { batches, next_offset, first_append_time }
+}
+
+impl ReadOutcome {
+    fn nothing(from: Offset) -> Self {
+        Self { batches: Bytes::new(), next_offset: from, first_append_time: TimestampMs::NONE }
+    }
+}
+
+enum Taken {
+    Batches { bytes: usize, next_offset: Offset },
+    /// The batch that holds the offset is not below the visible end as a whole.
+    NotVisible,
+    /// The first batch has this many bytes, more than there are here.
+    More(usize),
+    Bad,
+}
+
+/// Whole batches from the front of `chunk`, whose first one holds `from`.
+fn take_batches(chunk: &[u8], from: Offset, visible_end: Offset, max_bytes: usize, check_crc: bool) -> Taken {
+    let mut taken = 0;
+    let mut next_offset = from;
+    while let Ok(header) = BatchHeader::parse(&chunk[taken..]) {
+        let total = header.total_bytes();
+        let first = taken == 0;
+        let right = if first {
+            header.base_offset <= from && from < header.next_offset()
+        } else {
+            header.base_offset == next_offset && header.next_offset() > next_offset
+        };
+        if !right || total > BATCH_BYTES_MAX {
+            return if first { Taken::Bad } else { Taken::Batches { bytes: taken, next_offset } };
+        }
+        if header.next_offset() > visible_end {
+            return if first { Taken::NotVisible } else { Taken::Batches { bytes: taken, next_offset } };
+        }
+        if first && total > chunk.len() {
+            return Taken::More(total);
+        }
+        if !first && (taken + total > max_bytes || taken + total > chunk.len()) {
+            break;
+        }
+        if check_crc && verify_crc(&chunk[taken..taken + total]).is_err() {
+            return if first { Taken::Bad } else { Taken::Batches { bytes: taken, next_offset } };
+        }
+        taken += total;
+        next_offset = header.next_offset();
+    }
+    if taken > 0 {
+        return Taken::Batches { bytes: taken, next_offset };
+    }
+    if chunk.len() < HEADER_BYTES { Taken::More(HEADER_BYTES) } else { Taken::Bad }
+}

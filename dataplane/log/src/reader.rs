@@ -1,0 +1,181 @@
+//! What readers share: the list of segments, the bounds, the epochs, the index.
+//!
+//! Readable from any thread beside the one owner that writes. Bounds move only
+//! after the bytes they promise are in the file; they are loaded in the order
+//! in which they bound each other, so that a reader never sees them crossed.
+
+use crate::{
+    epochs::Epochs,
+    error::ReadError,
+    folder::LogFolder,
+    index::Index,
+    segment::SegmentView,
+};
+use bytes::Bytes;
+use parking_lot::RwLock;
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+};
+use talweg_types::{LeaderEpoch, LogBounds, Offset, TimestampMs, TopicPartition};
+
+/// A partition's log for reading.
+pub struct LogReader {
+    pub(crate) folder: Arc<LogFolder>,
+    pub(crate) tp: TopicPartition,
+    pub(crate) dir: PathBuf,
+    pub(crate) index: Index,
+    /// In offset order; retained ones only.
+    segments: RwLock<Vec<Arc<SegmentView>>>,
+    pub(crate) epochs: RwLock<Epochs>,
+    log_start: AtomicI64,
+    high_watermark: AtomicI64,
+    log_end: AtomicI64,
+    flushed_end: AtomicI64,
+    deleted: AtomicBool,
+    /// Counts truncations: what a reader finds odd across one is no damage.
+    pub(crate) generation: AtomicU64,
+}
+
+/// Whole batches, as they lie in the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ReadOutcome {
+    /// Batches back to back; empty when nothing below the visible end is there yet.
+    pub batches: Bytes,
+    /// Where to read on; always set.
+    pub next_offset: Offset,
+    /// Append time of the segment's first batch: none of these is older. NONE
+    /// without batches.
+    pub first_append_time: TimestampMs,
+}
+
+impl LogReader {
+    pub(crate) fn new(folder: Arc<LogFolder>, tp: TopicPartition) -> Self {
+        Self {
+            dir: folder.root.join(tp.to_string()),
+            folder,
+            tp,
+            index: Index::new(tp),
+            segments: RwLock::new(Vec::new()),
+            epochs: RwLock::new(Epochs::default()),
+            log_start: AtomicI64::new(0),
+            high_watermark: AtomicI64::new(0),
+            log_end: AtomicI64::new(0),
+            flushed_end: AtomicI64::new(0),
+            deleted: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    pub fn topic_partition(&self) -> TopicPartition {
+        self.tp
+    }
+
+    /// The bounds; never crossed, each possibly older than the next.
+    pub fn bounds(&self) -> LogBounds {
+        let log_start = Offset(self.log_start.load(Ordering::Acquire));
+        let high_watermark = Offset(self.high_watermark.load(Ordering::Acquire));
+        let flushed_end = Offset(self.flushed_end.load(Ordering::Acquire));
+        let log_end = Offset(self.log_end.load(Ordering::Acquire));
+        // Without transactions everything below the watermark is stable.
+        LogBounds { log_start, last_stable: high_watermark, high_watermark, log_end, flushed_end }
+    }
+
+    /// The largest leader epoch at or below `epoch` in the log, and the end
+    /// (exclusive) of its batches: where a reader with `epoch` parts from this log.
+    pub fn epoch_end_offset(&self, epoch: LeaderEpoch) -> (LeaderEpoch, Offset) {
+        let bounds = self.bounds();
+        self.epochs.read().end_offset(epoch, bounds.log_start, bounds.log_end)
+    }
+
+    /// The last leader epoch in the log; NONE for an empty one.
+    pub fn last_epoch(&self) -> LeaderEpoch {
+        self.epochs.read().last()
+    }
+
+    /// The leader epoch of the batch at `offset`, where known.
+    pub fn epoch_at(&self, offset: Offset) -> Option<LeaderEpoch> {
+        self.epochs.read().at(offset)
+    }
+
+    pub(crate) fn set_log_start(&self, offset: Offset) {
+        self.log_start.fetch_max(offset.0, Ordering::AcqRel);
+    }
+
+    pub(crate) fn set_high_watermark(&self, offset: Offset) {
+        self.high_watermark.fetch_max(offset.0, Ordering::AcqRel);
+    }
+
+    pub(crate) fn set_log_end(&self, offset: Offset) {
+        self.log_end.store(offset.0, Ordering::Release);
+    }
+
+    pub(crate) fn set_flushed_end(&self, offset: Offset) {
+        self.flushed_end.store(offset.0, Ordering::Release);
+    }
+
+    pub(crate) fn set_deleted(&self) {
+        self.deleted.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn check_readable(&self) -> Result<(), ReadError> {
+        if self.deleted.load(Ordering::Acquire) {
+            return Err(ReadError::Deleted);
+        }
+        match self.folder.failed() {
+            Some(why) => Err(ReadError::FolderFailed(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// The segment whose range holds `offset`, or the first one above it.
+    pub(crate) fn segment_of(&self, offset: Offset) -> Option<Arc<SegmentView>> {
+        let segments = self.segments.read();
+        let after = segments.partition_point(|segment| segment.base <= offset);
+        segments.get(after.saturating_sub(1)).cloned()
+    }
+
+    pub(crate) fn segments(&self) -> Vec<Arc<SegmentView>> {
+        self.segments.read().clone()
+    }
+
+    pub(crate) fn segment_count(&self) -> usize {
+        self.segments.read().len()
+    }
+
+    pub(crate) fn first_segment(&self) -> Option<Arc<SegmentView>> {
+        self.segments.read().first().cloned()
+    }
+
+    pub(crate) fn last_segment(&self) -> Option<Arc<SegmentView>> {
+        self.segments.read().last().cloned()
+    }
+
+    pub(crate) fn push_segment(&self, segment: Arc<SegmentView>) {
+        self.segments.write().push(segment);
+    }
+
+    /// Takes the last segment off the list if it is the one at `base`.
+    pub(crate) fn pop_segment(&self, base: Offset) {
+        let mut segments = self.segments.write();
+        if segments.last().is_some_and(|segment| segment.base == base) {
+            segments.pop();
+        }
+    }
+
+    pub(crate) fn set_segments(&self, segments: Vec<Arc<SegmentView>>) {
+        *self.segments.write() = segments;
+    }
+
+    /// Takes the segments that end at or below `offset` off the list, but never
+    /// the last `keep`.
+    pub(crate) fn take_segments_below(&self, offset: Offset, keep: usize) -> Vec<Arc<SegmentView>> {
+        let mut segments = self.segments.write();
+        let removable = segments.len().saturating_sub(keep);
+        let count = segments.iter().take(removable).take_while(|segment| segment.end() <= offset).count();
+        segments.drain(..count).collect()
+    }
+}

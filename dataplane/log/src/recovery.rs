@@ -1,0 +1,190 @@
+//! Opening a partition's log.
+//!
+//! The checksummed log is the only truth. `partition` says from where it must
+//! be read: below the flushed end nothing is read except what sessions need
+//! (from the newest `sessions` file on). From the flushed end every good batch
+//! is kept, and then:
+//!
+//! | where a bad batch is found              | after another boot | in the same boot |
+//! |-----------------------------------------|--------------------|------------------|
+//! | below the flushed end                   | damage, not cut    | damage, not cut  |
+//! | at or above it, good batches follow     | cut from there on  | damage, not cut  |
+//! | at or above it, nothing good follows    | cut: a torn tail   | cut: a torn tail |
+//!
+//! What is kept is flushed before the log serves, so that no offset changes its
+//! value after it has been read.
+
+mod files;
+mod index;
+mod scan;
+
+use crate::{
+    config::LogConfig,
+    error::LogError,
+    folder::LogFolder,
+    marker::Boot,
+    partition::PartitionLog,
+    replay::Replayed,
+    segment::SegmentView,
+    sidecar::{partition::PartitionFile, sessions::SessionsFile},
+};
+use files::Found;
+use scan::{Scan, Scanned};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, atomic::Ordering},
+};
+use talweg_types::{Offset, TimestampMs, TopicPartition};
+
+/// Offsets whose records cannot be believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DamagedRange {
+    pub from: Offset,
+    /// Exclusive.
+    pub next_good: Offset,
+}
+
+/// How the index store compared with the log.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IndexFound {
+    Complete,
+    /// Caught up from the log while serving.
+    Behind,
+    /// Dropped, and rebuilt while serving.
+    Ahead,
+    Missing,
+    Unreadable,
+}
+
+/// What recovery found and did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RecoveryReport {
+    pub boot: Boot,
+    /// The log end.
+    pub kept_to: Offset,
+    /// Bytes of a torn tail that were removed, later segments included.
+    pub cut_bytes: u64,
+    /// Found in what was read; sealed segments are checked when they are read.
+    pub damaged: Vec<DamagedRange>,
+    /// Bytes of segment files that were read and checked.
+    pub scanned_bytes: u64,
+    pub index: IndexFound,
+    /// The stored high watermark, if the log no longer reaches it.
+    pub watermark_lost: Option<Offset>,
+    /// `partition` was there and could not be read.
+    pub record_lost: bool,
+}
+
+impl PartitionLog {
+    /// Opens the log found in the folder; a missing one is created (on paper).
+    /// Reads, cuts and flushes as the table above says.
+    pub fn recover(
+        folder: &Arc<LogFolder>,
+        tp: TopicPartition,
+        config: LogConfig,
+        now: TimestampMs,
+    ) -> Result<(Self, RecoveryReport), LogError> {
+        let mut log = Self::create(folder, tp, config);
+        let report = log.recover_as(folder.boot(), now)?;
+        Ok((log, report))
+    }
+
+    /// Rebuilds everything from what is on disk, into the same reader.
+    pub(crate) fn recover_as(&mut self, boot: Boot, now: TimestampMs) -> Result<RecoveryReport, LogError> {
+        self.check_alive()?;
+        let mut report = RecoveryReport {
+            boot,
+            kept_to: Offset::ZERO,
+            cut_bytes: 0,
+            damaged: Vec::new(),
+            scanned_bytes: 0,
+            index: IndexFound::Complete,
+            watermark_lost: None,
+            record_lost: false,
+        };
+        let Some(found) = Found::list(&self.shared, &*self.folder.fs)? else {
+            return Ok(report);
+        };
+        self.disk.folder_exists = true;
+        if found.is_empty() {
+            return Ok(report);
+        }
+        report.record_lost = found.record_lost;
+        let mut state = Replayed::default();
+        state.epochs = found.epochs(&self.shared, &*self.folder.fs)?;
+        let saved = found.load_sessions(&self.shared, &*self.folder.fs);
+        if let Some(saved) = &saved {
+            state.load(saved);
+        }
+        let sealed = found.sealed_views(&self.shared);
+        self.shared.epochs.write().clone_from(&state.epochs);
+        let scanned = Scan::new(&self.shared, &found, boot, saved.as_ref(), &self.config, now)
+            .run(&sealed, &mut state, &mut report)
+            .map_err(|error| self.recovery_failed(error))?;
+        self.install(found, sealed, scanned, state, saved.as_ref(), &mut report);
+        Ok(report)
+    }
+
+    fn recovery_failed(&self, error: std::io::Error) -> LogError {
+        self.folder.fail_on_io(&error);
+        LogError::io(format!("recovering {}", self.tp), error)
+    }
+
+    /// Puts what was found in its place.
+    fn install(
+        &mut self,
+        found: Found,
+        sealed: Vec<Arc<SegmentView>>,
+        scanned: Scanned,
+        state: Replayed,
+        saved: Option<&SessionsFile>,
+        report: &mut RecoveryReport,
+    ) {
+        let record = found.record;
+        let end = scanned.end.max(record.log_start);
+        let mut views = sealed;
+        self.closing = VecDeque::new();
+        for segment in scanned.closing {
+            views.push(Arc::clone(&segment.view));
+            self.closing.push_back(segment);
+        }
+        views.extend(scanned.active.iter().map(|active| Arc::clone(&active.view)));
+        self.active = scanned.active;
+        self.sessions = state.sessions;
+        self.keys = state.keys;
+        self.shared.set_segments(views);
+        *self.shared.epochs.write() = state.epochs;
+        self.shared.epochs.write().trim(record.log_start);
+        self.shared.generation.store(record.generation, Ordering::Release);
+        self.highest_epoch = self.highest_epoch.max(record.highest_epoch).max(self.shared.last_epoch());
+        self.set_recovered_bounds(&record, end, report);
+        self.recover_index(record.generation, scanned.indexed_from, report);
+        self.recovered_disk(record, found.record_lost, found.record_missing, saved);
+        report.kept_to = end;
+    }
+
+    fn set_recovered_bounds(&mut self, record: &PartitionFile, end: Offset, report: &mut RecoveryReport) {
+        self.shared.set_log_end(end);
+        self.shared.set_flushed_end(end);
+        self.shared.set_high_watermark(record.high_watermark.min(end).max(record.log_start));
+        self.shared.set_log_start(record.log_start);
+        report.watermark_lost = (record.high_watermark > end).then_some(record.high_watermark);
+    }
+
+    fn recovered_disk(&mut self, record: PartitionFile, lost: bool, missing: bool, saved: Option<&SessionsFile>) {
+        let loose = saved.filter(|saved| saved.segment.position > 0).map(|saved| saved.offset);
+        self.disk.loose_snapshot = loose.filter(|_| self.active.is_some());
+        self.disk.snapshot_size = saved.map_or(0, |saved| saved.encoded_size());
+        self.disk.entries_dirty = false;
+        self.disk.folder_durable = true;
+        // A file that was lost is written again by the first ticket.
+        self.disk.record_due = lost || missing || !self.closing.is_empty();
+        *self.disk.recorded.lock() = (!lost && !missing).then_some(record);
+        let position = saved.map_or(0, |saved| saved.segment.position);
+        self.disk.snapshot_bytes = 0;
+        self.disk.recorded_bytes = 0;
+        // What lies between the saved state and the end counts as appended.
+        self.disk.appended_bytes = self.active.as_ref().map_or(0, |active| active.size.saturating_sub(position));
+    }
+}
+

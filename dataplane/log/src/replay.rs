@@ -1,0 +1,41 @@
+//! State that follows from the log alone: sessions, keys, epochs. Serving,
+//! restarting and truncating apply the same changes batch by batch.
+
+use crate::{
+    epochs::Epochs,
+    idempotency::{IdempotencyKeys, keys_of},
+    sessions::Sessions,
+    sidecar::sessions::SessionsFile,
+};
+use bytes::Bytes;
+use talweg_batch::{BatchHeader, decode_records};
+use talweg_types::{TimestampMs, limits};
+
+#[derive(Clone, Default)]
+pub(crate) struct Replayed {
+    pub sessions: Sessions,
+    pub keys: IdempotencyKeys,
+    pub epochs: Epochs,
+}
+
+impl Replayed {
+    pub(crate) fn load(&mut self, file: &SessionsFile) {
+        self.sessions = Sessions::load(&file.sessions);
+        self.keys = IdempotencyKeys::load(&file.keys);
+    }
+
+    /// A batch that is in the log; its bytes fit their checksum.
+    pub(crate) fn apply(&mut self, header: &BatchHeader, batch: &[u8], append_time: TimestampMs) {
+        self.epochs.observe(header.leader_epoch, header.base_offset);
+        if header.is_control() {
+            return;
+        }
+        self.sessions.apply(header, append_time);
+        let bytes = Bytes::copy_from_slice(batch);
+        match decode_records(&bytes, limits::UNPACKED_BATCH_BYTES_MAX as usize) {
+            Ok(records) => self.keys.apply(header, keys_of(&records), append_time),
+            // It was checked when it was appended; keys of it are forgotten.
+            Err(error) => tracing::warn!(offset = %header.base_offset, %error, "batch not decoded in replay"),
+        }
+    }
+}

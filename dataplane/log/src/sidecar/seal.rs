@@ -1,0 +1,111 @@
+//! `<base offset>.seal`: beside a segment that will never change again.
+//!
+//! A checksum per 64 KiB over all bytes of the segment, batch headers included,
+//! so that any flipped bit is found, and what retention and time look-ups need
+//! without opening the segment.
+
+use super::{
+    Sidecar, SidecarError,
+    wire::{Input, Output},
+};
+use talweg_types::{Offset, TimestampMs};
+
+/// Bytes under one checksum; the last block of a segment may be shorter.
+pub const BLOCK_BYTES: u64 = 64 * 1024;
+
+/// Bytes of the segment that were already unbelievable when it was sealed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SealedDamage {
+    /// Byte range in the segment; the end is exclusive.
+    pub start_position: u64,
+    pub end_position: u64,
+    /// Offset range; the end is the next good offset.
+    pub start: Offset,
+    pub end: Offset,
+}
+
+/// The body of a `seal` file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SealFile {
+    /// First offset, and one past the last.
+    pub base: Offset,
+    pub end: Offset,
+    pub bytes: u64,
+    /// Append times of the first and the last batch; retention reads the last.
+    pub first_append: TimestampMs,
+    pub last_append: TimestampMs,
+    /// Largest record timestamp.
+    pub max_timestamp: TimestampMs,
+    pub damage: Vec<SealedDamage>,
+    /// CRC-32C of each block.
+    pub blocks: Vec<u32>,
+}
+
+impl SealFile {
+    /// How many blocks so many bytes have.
+    pub fn blocks_of(bytes: u64) -> usize {
+        usize::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(usize::MAX)
+    }
+}
+
+impl Sidecar for SealFile {
+    const KIND: u8 = 4;
+    const VERSION: u8 = 1;
+
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        out.put_i64(self.base.0);
+        out.put_i64(self.end.0);
+        out.put_u64(self.bytes);
+        out.put_i64(self.first_append.0);
+        out.put_i64(self.last_append.0);
+        out.put_i64(self.max_timestamp.0);
+        out.put_count(self.damage.len());
+        for range in &self.damage {
+            out.put_u64(range.start_position);
+            out.put_u64(range.end_position);
+            out.put_i64(range.start.0);
+            out.put_i64(range.end.0);
+        }
+        out.put_count(self.blocks.len());
+        for block in &self.blocks {
+            out.put_u32(*block);
+        }
+    }
+
+    fn decode_body(_version: u8, body: &[u8]) -> Result<Self, SidecarError> {
+        let mut input = Input(body);
+        let mut seal = Self {
+            base: Offset(input.i64()?),
+            end: Offset(input.i64()?),
+            bytes: input.u64()?,
+            first_append: TimestampMs(input.i64()?),
+            last_append: TimestampMs(input.i64()?),
+            max_timestamp: TimestampMs(input.i64()?),
+            damage: Vec::new(),
+            blocks: Vec::new(),
+        };
+        for _ in 0..input.count(32)? {
+            seal.damage.push(SealedDamage {
+                start_position: input.u64()?,
+                end_position: input.u64()?,
+                start: Offset(input.i64()?),
+                end: Offset(input.i64()?),
+            });
+        }
+        for _ in 0..input.count(4)? {
+            seal.blocks.push(input.u32()?);
+        }
+        input.end()?;
+        if seal.base.0 < 0 || seal.end < seal.base {
+            return Err(SidecarError::Malformed("end is below the base offset"));
+        }
+        if seal.blocks.len() != Self::blocks_of(seal.bytes) {
+            return Err(SidecarError::Malformed("block count does not fit the bytes"));
+        }
+        let ordered = |r: &SealedDamage| r.start_position <= r.end_position && r.start <= r.end;
+        if !seal.damage.iter().all(ordered) {
+            return Err(SidecarError::Malformed("damaged range ends before it starts"));
+        }
+        Ok(seal)
+    }
+}

@@ -1,0 +1,122 @@
+//! Cutting the log's end back, as a follower does when its leader's history
+//! parts from its own.
+//!
+//! Crash-safe in this order: `partition` claims no more than will stay and gets
+//! a new generation (an index written before is not believed after); state files
+//! above the cut go; then the bytes. The sessions are those of the newest
+//! `sessions` file at or below the cut, replayed up to it.
+
+use crate::{
+    error::LogError,
+    flush::write_record,
+    marker::Boot,
+    names,
+    partition::PartitionLog,
+    segment::SegmentView,
+    walk::{HEADER_CHUNK, Step, Walker},
+};
+use std::{
+    io,
+    sync::{Arc, atomic::Ordering},
+};
+use talweg_types::{Offset, TimestampMs};
+
+/// What a truncation did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Truncation {
+    /// The log end now: the asked offset, or the start of the batch that holds it.
+    pub log_end: Offset,
+    pub cut_bytes: u64,
+}
+
+impl PartitionLog {
+    /// Removes everything from `offset` on. Refused below the high watermark:
+    /// what was promised stays.
+    pub fn truncate_to(&mut self, offset: Offset) -> Result<Truncation, LogError> {
+        self.check_alive()?;
+        let bounds = self.bounds();
+        if offset >= bounds.log_end {
+            return Ok(Truncation { log_end: bounds.log_end, cut_bytes: 0 });
+        }
+        if offset < bounds.high_watermark {
+            return Err(LogError::OutOfRange { offset, bounds });
+        }
+        if self.flush_in_flight {
+            return Err(LogError::FlushInFlight);
+        }
+        if let Some(ticket) = self.ticket(false) {
+            let result = ticket.run();
+            self.flush_done(ticket, result)?;
+        }
+        self.cut(offset).map_err(|error| {
+            self.folder.fail(&format!("truncating {}: {error}", self.tp));
+            LogError::io(format!("truncating {}", self.tp), error)
+        })
+        .and_then(|cut_bytes| self.reopen(cut_bytes))
+    }
+
+    /// Bytes that were cut.
+    fn cut(&mut self, offset: Offset) -> io::Result<u64> {
+        let fs = Arc::clone(&self.folder.fs);
+        let segments = self.shared.segments();
+        let Some(view) = self.shared.segment_of(offset).filter(|view| view.base <= offset) else {
+            return Ok(0);
+        };
+        let (end, position) = self.boundary(&view, offset)?;
+        let mut record = self.record_at_end();
+        record.generation += 1;
+        record.flushed_end = end;
+        record.flushed_segment = view.base;
+        record.flushed_position = position;
+        record.epochs.retain(|entry| entry.start < end);
+        write_record(&self.shared, &self.disk.recorded, &record)?;
+        self.shared.generation.store(record.generation, Ordering::Release);
+        for entry in fs.list(&self.shared.dir)? {
+            let state = names::parse(&entry.name, names::SESSIONS).is_some_and(|at| at > end);
+            let seal = names::parse(&entry.name, names::SEAL).is_some_and(|base| base >= view.base);
+            if state || seal {
+                fs.remove_file(&self.shared.dir.join(&entry.name))?;
+            }
+        }
+        let mut cut = 0;
+        for later in segments.iter().filter(|later| later.base > view.base) {
+            cut += later.size_or_ask(&*fs)?;
+            later.release(&self.folder);
+            fs.remove_file(&later.path)?;
+        }
+        let open = view.open(&self.folder)?;
+        cut += open.file.len()? - position;
+        open.file.set_len(position)?;
+        open.file.flush()?;
+        view.release(&self.folder);
+        fs.flush_dir(&self.shared.dir)?;
+        Ok(cut)
+    }
+
+    /// The start of the batch that holds `offset`, and its byte position.
+    fn boundary(&self, view: &SegmentView, offset: Offset) -> io::Result<(Offset, u64)> {
+        let open = view.open(&self.folder)?;
+        let known = view.damage.read().ranges.clone();
+        let mut walk = Walker::new(&*open.file, 0, view.size(), view.base, HEADER_CHUNK).stepping_over(known);
+        loop {
+            match walk.step()? {
+                Step::Batch(header, _) if header.next_offset() <= offset => {}
+                Step::Batch(header, position) => return Ok((header.base_offset, position)),
+                // Damage above the watermark ends the common history as well.
+                Step::Bad(position) => return Ok((walk.expected, position)),
+                Step::End => return Ok((walk.expected, walk.position)),
+            }
+        }
+    }
+
+    /// Everything in memory anew, from what is on disk now.
+    fn reopen(&mut self, cut_bytes: u64) -> Result<Truncation, LogError> {
+        self.shared.index.forget_from(Offset(i64::MIN));
+        self.active = None;
+        self.closing.clear();
+        self.disk.removals.clear();
+        let now = TimestampMs(i64::MIN);
+        let report = self.recover_as(Boot::SameBoot, now)?;
+        Ok(Truncation { log_end: report.kept_to, cut_bytes })
+    }
+}
