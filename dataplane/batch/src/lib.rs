@@ -28,4 +28,4 @@ pub use header::{
     BatchHeader, HEADER_BYTES, STAMP_BYTES, SplitBatches, split_batches, stamp_prefix, verify_crc,
 };
 pub use partition::{murmur2, partition_for_key};
-pub use record::{HeaderRef, Record, decode_records, record_bytes};
+pub use record::{HeaderRef, Record, Records, decode_records, record_bytes};

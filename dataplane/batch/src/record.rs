@@ -61,83 +61,122 @@ pub(crate) fn header_bytes((name, value): HeaderRef<'_>) -> usize {
 /// of any origin, also control batches and what compaction left (gaps between
 /// offsets). Unpacks at most `max_unpacked` bytes.
 ///
+/// Decoded records can take tens of times the unpacked bytes (a header of two
+/// bytes becomes 64); where that matters, take them one by one from
+/// [`Records`].
+pub fn decode_records(batch: &Bytes, max_unpacked: usize) -> Result<Vec<Record>, BatchError> {
+    Records::new(batch, max_unpacked)?.collect()
+}
+
+/// The records of one batch, decoded as they are asked for. Ends after its
+/// first error.
+///
 /// Keys, values and headers share the batch's memory when it is uncompressed,
 /// otherwise one buffer of the unpacked size.
-pub fn decode_records(batch: &Bytes, max_unpacked: usize) -> Result<Vec<Record>, BatchError> {
-    let header = parse_whole(batch)?;
-    let body = batch.slice(HEADER_BYTES..);
-    let payload = match header.compression()? {
-        Compression::None if body.len() > max_unpacked => {
-            return Err(BatchError::UnpacksTooLarge {
-                limit: max_unpacked,
-            });
-        }
-        Compression::None => body,
-        codec => Bytes::from(codec::unpack(codec, &body, max_unpacked)?),
-    };
-    collect(&header, &payload)
-}
-
-fn collect(header: &BatchHeader, payload: &Bytes) -> Result<Vec<Record>, BatchError> {
-    // The stated count is a claim; what the payload can hold is not.
-    let possible = payload.len() / MIN_RECORD_BYTES;
-    let claimed = usize::try_from(header.record_count).unwrap_or(0);
-    let mut records = Vec::with_capacity(claimed.min(possible));
-    let mut walker = Walker::new(payload);
-    let mut due = 0;
-    for index in 0..claimed {
-        if walker.left() == 0 {
-            return Err(BatchError::RecordsMissing {
-                stated: header.record_count,
-                found: index,
-            });
-        }
-        let record = walker
-            .next_record()
-            .and_then(|raw| own(header, payload, due, raw))
-            .map_err(|fault| fault.at(index))?;
-        due = record.offset_delta.saturating_add(1);
-        records.push(record);
-    }
-    match walker.left() {
-        0 => Ok(records),
-        bytes => Err(BatchError::TrailingBytes { bytes }),
-    }
-}
-
-/// `due` is the least offset delta that is still free.
-fn own(
-    header: &BatchHeader,
-    payload: &Bytes,
+#[derive(Clone, Debug)]
+pub struct Records {
+    header: BatchHeader,
+    payload: Bytes,
+    /// Bytes of `payload` already walked.
+    walked: usize,
+    /// Records given out.
+    index: usize,
+    /// The least offset delta that is still free.
     due: i32,
-    raw: RawRecord<'_>,
-) -> Result<Record, RecordFault> {
-    if raw.offset_delta < due || raw.offset_delta > header.last_offset_delta {
-        return Err(RecordFault::OffsetDelta {
-            expected: due,
-            actual: raw.offset_delta,
-        });
-    }
-    let share = |slice: &[u8]| payload.slice_ref(slice);
-    let mut headers = Vec::new();
-    raw.headers.walk(|(name, value)| {
-        headers.push((share(name), value.map(share)));
-        Ok(())
-    })?;
-    Ok(Record {
-        offset_delta: raw.offset_delta,
-        timestamp: match header.is_log_append_time() {
-            true => header.max_timestamp,
-            false => raw.timestamp(header.first_timestamp)?,
-        },
-        key: raw.key.map(share),
-        value: raw.value.map(share),
-        headers,
-    })
+    ended: bool,
 }
 
-/// Length, attributes, two deltas, key and value length, header count.
-const MIN_RECORD_BYTES: usize = 7;
+impl Records {
+    /// Takes exactly one whole batch, after its CRC was checked, and unpacks
+    /// it; see [`decode_records`].
+    pub fn new(batch: &Bytes, max_unpacked: usize) -> Result<Self, BatchError> {
+        let header = parse_whole(batch)?;
+        let body = batch.slice(HEADER_BYTES..);
+        let payload = match header.compression()? {
+            Compression::None if body.len() > max_unpacked => {
+                return Err(BatchError::UnpacksTooLarge {
+                    limit: max_unpacked,
+                });
+            }
+            Compression::None => body,
+            codec => Bytes::from(codec::unpack(codec, &body, max_unpacked)?),
+        };
+        Ok(Self {
+            header,
+            payload,
+            walked: 0,
+            index: 0,
+            due: 0,
+            ended: false,
+        })
+    }
+
+    pub fn header(&self) -> &BatchHeader {
+        &self.header
+    }
+
+    fn try_next(&mut self) -> Result<Option<Record>, BatchError> {
+        let mut walker = Walker::new(self.payload.get(self.walked..).unwrap_or_default());
+        let stated = self.header.record_count;
+        match (
+            self.index < usize::try_from(stated).unwrap_or(0),
+            walker.left(),
+        ) {
+            (true, 0) => Err(BatchError::RecordsMissing {
+                stated,
+                found: self.index,
+            }),
+            (true, _) => {
+                let record = walker
+                    .next_record()
+                    .and_then(|raw| self.own(raw))
+                    .map_err(|fault| fault.at(self.index))?;
+                self.walked = self.payload.len() - walker.left();
+                self.index += 1;
+                self.due = record.offset_delta.saturating_add(1);
+                Ok(Some(record))
+            }
+            (false, 0) => Ok(None),
+            (false, bytes) => Err(BatchError::TrailingBytes { bytes }),
+        }
+    }
+
+    fn own(&self, raw: RawRecord<'_>) -> Result<Record, RecordFault> {
+        if raw.offset_delta < self.due || raw.offset_delta > self.header.last_offset_delta {
+            let (expected, actual) = (self.due, raw.offset_delta);
+            return Err(RecordFault::OffsetDelta { expected, actual });
+        }
+        let share = |slice: &[u8]| self.payload.slice_ref(slice);
+        let mut headers = Vec::new();
+        raw.headers.walk(|(name, value)| {
+            headers.push((share(name), value.map(share)));
+            Ok(())
+        })?;
+        Ok(Record {
+            offset_delta: raw.offset_delta,
+            timestamp: match self.header.is_log_append_time() {
+                true => self.header.max_timestamp,
+                false => raw.timestamp(self.header.first_timestamp)?,
+            },
+            key: raw.key.map(share),
+            value: raw.value.map(share),
+            headers,
+        })
+    }
+}
+
+impl Iterator for Records {
+    type Item = Result<Record, BatchError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.try_next();
+        self.ended = !matches!(next, Ok(Some(_)));
+        next.transpose()
+    }
+}
 
 /// A record as it lies in the payload.
 #[derive(Clone, Copy)]
@@ -182,19 +221,7 @@ impl<'a> RawHeaders<'a> {
     ) -> Result<(), RecordFault> {
         let mut rest = self.bytes;
         for _ in 0..self.count {
-            let name = take_nullable(&mut rest, |length, left| RecordFault::HeaderNameLength {
-                length,
-                left,
-            })?
-            .ok_or(RecordFault::HeaderNameNull)?;
-            if std::str::from_utf8(name).is_err() {
-                return Err(RecordFault::HeaderNameNotUtf8);
-            }
-            let value = take_nullable(&mut rest, |length, left| RecordFault::HeaderValueLength {
-                length,
-                left,
-            })?;
-            visit((name, value))?;
+            visit(take_header(&mut rest).map_err(within_record)?)?;
         }
         match rest.len() {
             0 => Ok(()),
@@ -230,11 +257,15 @@ impl<'a> Walker<'a> {
             });
         };
         self.rest = after;
-        read_body(&mut body).map_err(|fault| match fault {
-            // Within a record a cut varint means that its length is too small.
-            RecordFault::VarintCut => RecordFault::FieldsMissing,
-            other => other,
-        })
+        read_body(&mut body).map_err(within_record)
+    }
+}
+
+/// Within a record a cut varint means that its length is too small.
+fn within_record(fault: RecordFault) -> RecordFault {
+    match fault {
+        RecordFault::VarintCut => RecordFault::FieldsMissing,
+        other => other,
     }
 }
 
@@ -276,6 +307,22 @@ fn read_headers<'a>(rest: &mut &'a [u8]) -> Result<RawHeaders<'a>, RecordFault> 
         count: headers,
         bytes: rest,
     })
+}
+
+fn take_header<'a>(rest: &mut &'a [u8]) -> Result<HeaderRef<'a>, RecordFault> {
+    let name = take_nullable(rest, |length, left| RecordFault::HeaderNameLength {
+        length,
+        left,
+    })?
+    .ok_or(RecordFault::HeaderNameNull)?;
+    if std::str::from_utf8(name).is_err() {
+        return Err(RecordFault::HeaderNameNotUtf8);
+    }
+    let value = take_nullable(rest, |length, left| RecordFault::HeaderValueLength {
+        length,
+        left,
+    })?;
+    Ok((name, value))
 }
 
 /// A length and that many bytes; -1 is null, any other negative is refused.

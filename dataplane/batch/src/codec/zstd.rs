@@ -14,6 +14,9 @@ const USUAL_GROWTH: usize = 16;
 const LEAST_GUESS_BYTES: usize = 64 * 1024;
 
 pub(super) fn unpack(packed: &[u8], limit: usize) -> Result<Vec<u8>, Stop> {
+    if packed.is_empty() {
+        return Err(UnpackFault::Cut.into());
+    }
     let mut decoder = zstd::bulk::Decompressor::new()?;
     let guess = packed
         .len()
