@@ -1,0 +1,4 @@
+pub mod cpu;
+pub mod payload;
+pub mod raw;
+pub mod report;

@@ -1,0 +1,3 @@
+//! `flights-demo`.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! `talweg`.
+
+fn main() {}
