@@ -126,6 +126,9 @@ mod tests {
         }
         assert_eq!(take_i64(&mut &[0xff; 9][..]), Err(VarintCut));
         assert_eq!(take_i64(&mut &[0xff; 10][..]), Err(VarintOverlong));
+        let mut above_64_bits = [0xff; 10];
+        above_64_bits[9] = 2;
+        assert_eq!(take_i64(&mut &above_64_bits[..]), Err(VarintOverlong));
     }
 
     proptest! {

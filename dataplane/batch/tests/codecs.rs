@@ -9,8 +9,13 @@ use lz4_flex::frame::{BlockMode, BlockSize, FrameInfo};
 use std::io::Write;
 use support::packers::{gzip, lz4, pack, raw_snappy, xerial, zstd};
 use support::{Raw, exercise, plain_header, seal, test_limits};
-use talweg_batch::{BatchError, ValidationLimits, check_client_batch, decode_records};
-use talweg_types::Compression::{self, Gzip, Lz4, Snappy, Zstd};
+use talweg_batch::{
+    BatchBuilder, BatchError, ValidationLimits, check_client_batch, decode_records,
+};
+use talweg_types::{
+    Compression::{self, Gzip, Lz4, Snappy, Zstd},
+    TimestampMs,
+};
 
 const PACKED: [Compression; 4] = [Gzip, Snappy, Lz4, Zstd];
 
@@ -204,5 +209,23 @@ fn the_unpacked_limit_is_inclusive_for_every_codec() {
             Err(BatchError::UnpacksTooLarge { limit }),
             "{codec}"
         );
+    }
+}
+
+#[test]
+fn data_that_shrinks_a_great_deal_is_accepted_within_the_limit() {
+    // A batch of zeros is no attack while it unpacks to what is allowed; raw
+    // size is not what `max.message.bytes` counts.
+    let value = vec![0; 900_000];
+    for codec in PACKED {
+        let mut builder = BatchBuilder::new(codec);
+        for _ in 0..4 {
+            builder
+                .push(TimestampMs(support::T0), None, Some(&value), [])
+                .expect("under 1 MiB");
+        }
+        let batch = builder.build().expect("four records");
+        assert!(batch.len() < 200_000, "{codec}: {}", batch.len());
+        assert!(exercise(&batch, &test_limits()), "{codec}");
     }
 }
