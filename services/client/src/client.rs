@@ -55,7 +55,10 @@ impl Client {
         config: ClientConfig,
         pool: ChannelPool,
     ) -> Result<Self, Refusal> {
-        let servers: Vec<Arc<str>> = bootstrap.into_iter().map(|url| url.as_ref().into()).collect();
+        let servers: Vec<Arc<str>> = bootstrap
+            .into_iter()
+            .map(|url| url.as_ref().into())
+            .collect();
         if servers.is_empty() {
             return Err(Refusal::invalid("bootstrap", "names no server"));
         }
@@ -64,7 +67,13 @@ impl Client {
             pool.lease(server, Traffic::Control)?;
         }
         let servers = Mutex::new(servers);
-        Ok(Self { shared: Arc::new(Shared { pool, config, servers }) })
+        Ok(Self {
+            shared: Arc::new(Shared {
+                pool,
+                config,
+                servers,
+            }),
+        })
     }
 
     /// Its connections.
@@ -185,7 +194,9 @@ impl Client {
         };
         // An id that nobody uses harms nobody.
         self.call(Again::Safe, request, |channel, request| async move {
-            v1::producer_service_client::ProducerServiceClient::new(channel).init_producer(request).await
+            v1::producer_service_client::ProducerServiceClient::new(channel)
+                .init_producer(request)
+                .await
         })
         .await
     }

@@ -25,7 +25,9 @@ impl Clock {
 
     /// Milliseconds since 1970.
     pub fn wall_ms() -> i64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         i64::try_from(millis(since)).unwrap_or(i64::MAX)
     }
 }

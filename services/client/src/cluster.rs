@@ -7,9 +7,15 @@ use talweg_proto::v1::{self, cluster_service_client::ClusterServiceClient};
 impl Client {
     /// Nodes of all planes and the controller.
     pub async fn cluster(&self) -> Result<v1::DescribeClusterResponse, Refusal> {
-        self.call(Again::Safe, v1::DescribeClusterRequest {}, |channel, request| async move {
-            ClusterServiceClient::new(channel).describe_cluster(request).await
-        })
+        self.call(
+            Again::Safe,
+            v1::DescribeClusterRequest {},
+            |channel, request| async move {
+                ClusterServiceClient::new(channel)
+                    .describe_cluster(request)
+                    .await
+            },
+        )
         .await
     }
 
@@ -18,7 +24,9 @@ impl Client {
     pub async fn metadata(&self, topics: Vec<String>) -> Result<v1::Metadata, Refusal> {
         let request = v1::GetMetadataRequest { topics };
         self.call(Again::Safe, request, |channel, request| async move {
-            ClusterServiceClient::new(channel).get_metadata(request).await
+            ClusterServiceClient::new(channel)
+                .get_metadata(request)
+                .await
         })
         .await
         .map(|response| response.metadata.unwrap_or_default())

@@ -17,11 +17,16 @@ impl Client {
 
 impl Offsets<'_> {
     /// One answer a query, in order; each with its own error.
-    pub async fn list(&self, queries: Vec<v1::OffsetQuery>) -> Result<Vec<v1::OffsetAnswer>, Refusal> {
+    pub async fn list(
+        &self,
+        queries: Vec<v1::OffsetQuery>,
+    ) -> Result<Vec<v1::OffsetAnswer>, Refusal> {
         let request = v1::ListOffsetsRequest { queries };
         self.0
             .call(Again::Safe, request, |channel, request| async move {
-                OffsetServiceClient::new(channel).list_offsets(request).await
+                OffsetServiceClient::new(channel)
+                    .list_offsets(request)
+                    .await
             })
             .await
             .map(|response| response.answers)
@@ -34,11 +39,20 @@ impl Offsets<'_> {
     ) -> Result<Vec<v1::DeleteRecordsAnswer>, Refusal> {
         let request = v1::DeleteRecordsRequest { targets };
         // To a fixed offset a repeat changes nothing; "the watermark" moves.
-        let fixed = request.targets.iter().all(|target| target.before_offset >= 0);
-        let again = if fixed { Again::Safe } else { Again::NotDoneOnly };
+        let fixed = request
+            .targets
+            .iter()
+            .all(|target| target.before_offset >= 0);
+        let again = if fixed {
+            Again::Safe
+        } else {
+            Again::NotDoneOnly
+        };
         self.0
             .call(again, request, |channel, request| async move {
-                OffsetServiceClient::new(channel).delete_records(request).await
+                OffsetServiceClient::new(channel)
+                    .delete_records(request)
+                    .await
             })
             .await
             .map(|response| response.answers)

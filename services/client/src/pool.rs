@@ -68,8 +68,16 @@ impl Drop for Lease {
 impl ChannelPool {
     /// An empty pool.
     pub fn new(connect_timeout: Duration) -> Self {
-        let options = net::ChannelOptions { connect_timeout, ..Default::default() };
-        Self { shared: Arc::new(Shared { options, peers: Mutex::default() }) }
+        let options = net::ChannelOptions {
+            connect_timeout,
+            ..Default::default()
+        };
+        Self {
+            shared: Arc::new(Shared {
+                options,
+                peers: Mutex::default(),
+            }),
+        }
     }
 
     /// A connection to `address` ("http://host:port") with room for one more
@@ -85,7 +93,10 @@ impl ChannelPool {
             None => {
                 let channel = net::channel(address, &self.shared.options)
                     .map_err(|error| Refusal::invalid("address", error.to_string()))?;
-                connections.push(Connection { channel, streams: Arc::default() });
+                connections.push(Connection {
+                    channel,
+                    streams: Arc::default(),
+                });
                 &connections[connections.len() - 1]
             }
         };
@@ -101,7 +112,9 @@ impl ChannelPool {
     /// Connections to `address` of this kind, for tests and metrics.
     pub fn connections(&self, address: &str, traffic: Traffic) -> usize {
         let peers = self.shared.peers.lock();
-        peers.get(&(address.to_owned(), traffic)).map_or(0, Vec::len)
+        peers
+            .get(&(address.to_owned(), traffic))
+            .map_or(0, Vec::len)
     }
 }
 

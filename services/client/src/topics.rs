@@ -35,7 +35,10 @@ impl Topics<'_> {
 
     /// Deletes a topic by name.
     pub async fn delete(&self, name: &str) -> Result<v1::DeleteTopicResponse, Refusal> {
-        let request = v1::DeleteTopicRequest { name: name.into(), ..Default::default() };
+        let request = v1::DeleteTopicRequest {
+            name: name.into(),
+            ..Default::default()
+        };
         self.0
             .call(Again::NotDoneOnly, request, |channel, request| async move {
                 TopicServiceClient::new(channel).delete_topic(request).await
@@ -44,7 +47,10 @@ impl Topics<'_> {
     }
 
     /// Changes partitions or settings. A repeat sets the same values.
-    pub async fn alter(&self, request: v1::AlterTopicRequest) -> Result<v1::AlterTopicResponse, Refusal> {
+    pub async fn alter(
+        &self,
+        request: v1::AlterTopicRequest,
+    ) -> Result<v1::AlterTopicResponse, Refusal> {
         self.0
             .call(Again::Safe, request, |channel, request| async move {
                 TopicServiceClient::new(channel).alter_topic(request).await
@@ -54,10 +60,15 @@ impl Topics<'_> {
 
     /// One topic with its partitions and their bounds.
     pub async fn describe(&self, name: &str) -> Result<v1::DescribeTopicResponse, Refusal> {
-        let request = v1::DescribeTopicRequest { name: name.into(), ..Default::default() };
+        let request = v1::DescribeTopicRequest {
+            name: name.into(),
+            ..Default::default()
+        };
         self.0
             .call(Again::Safe, request, |channel, request| async move {
-                TopicServiceClient::new(channel).describe_topic(request).await
+                TopicServiceClient::new(channel)
+                    .describe_topic(request)
+                    .await
             })
             .await
     }
@@ -78,7 +89,9 @@ impl Topics<'_> {
         let request = v1::ListConfigKeysRequest {};
         self.0
             .call(Again::Safe, request, |channel, request| async move {
-                TopicServiceClient::new(channel).list_config_keys(request).await
+                TopicServiceClient::new(channel)
+                    .list_config_keys(request)
+                    .await
             })
             .await
             .map(|response| response.keys)

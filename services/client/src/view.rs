@@ -69,7 +69,9 @@ impl View {
 
     /// A live storage node.
     pub fn storage(&self, node: NodeId) -> Option<&v1::NodeMetadata> {
-        self.nodes.get(&(v1::Plane::Storage as i32, node.0)).map(|node| &**node)
+        self.nodes
+            .get(&(v1::Plane::Storage as i32, node.0))
+            .map(|node| &**node)
     }
 
     /// Finds the topic that a request names, by name, id or both.
@@ -81,7 +83,10 @@ impl View {
             })?),
         };
         match (name, by_id) {
-            ("", None) => Err(Refusal::invalid("topic", "neither a name nor an id is given")),
+            ("", None) => Err(Refusal::invalid(
+                "topic",
+                "neither a name nor an id is given",
+            )),
             ("", Some(id)) => self.topic(id).ok_or_else(|| unknown(&id)),
             (name, id) => {
                 let topic = self.by_name(name).ok_or_else(|| unknown(&name))?;
@@ -107,9 +112,17 @@ impl View {
         let old = self.topics.get(&id);
         let mut partitions = old.map(|old| old.partitions.clone()).unwrap_or_default();
         partitions.resize_with(topic.partitions as usize, PartitionView::default);
-        let earlier_counts = old.map(|old| old.earlier_counts.clone()).unwrap_or_default();
+        let earlier_counts = old
+            .map(|old| old.earlier_counts.clone())
+            .unwrap_or_default();
         self.names.insert(topic.name.clone(), id);
-        let view = TopicView { id, topic, config, partitions, earlier_counts };
+        let view = TopicView {
+            id,
+            topic,
+            config,
+            partitions,
+            earlier_counts,
+        };
         self.topics.insert(id, Arc::new(view));
     }
 
@@ -132,7 +145,8 @@ impl View {
 
     /// Sets a live node.
     pub fn set_node(&mut self, node: v1::NodeMetadata) {
-        self.nodes.insert((node.plane, node.node_id), Arc::new(node));
+        self.nodes
+            .insert((node.plane, node.node_id), Arc::new(node));
     }
 
     /// Forgets a topic.
@@ -169,7 +183,10 @@ impl View {
             }
             self.set_history(id, topic.earlier_counts);
         }
-        metadata.nodes.into_iter().for_each(|node| self.set_node(node));
+        metadata
+            .nodes
+            .into_iter()
+            .for_each(|node| self.set_node(node));
     }
 
     /// The way to a partition's leader.
@@ -187,7 +204,10 @@ impl View {
             }),
             None => Route::Wait(Refusal::new(
                 ErrorCode::NoLeader,
-                format!("partition {} of {:?} has no leader now", partition.partition, topic.topic.name),
+                format!(
+                    "partition {} of {:?} has no leader now",
+                    partition.partition, topic.topic.name
+                ),
             )),
         }
     }
@@ -195,7 +215,10 @@ impl View {
 
 /// No topic has this name or id.
 pub fn unknown(what: &dyn std::fmt::Debug) -> Refusal {
-    Refusal::new(ErrorCode::UnknownTopic, format!("there is no topic {what:?}"))
+    Refusal::new(
+        ErrorCode::UnknownTopic,
+        format!("there is no topic {what:?}"),
+    )
 }
 
 /// The topic has no such partition.
@@ -224,7 +247,12 @@ struct Inner {
 impl Default for SharedView {
     fn default() -> Self {
         let (changed, _) = watch::channel(0);
-        Self { inner: Arc::new(Inner { view: RwLock::default(), changed }) }
+        Self {
+            inner: Arc::new(Inner {
+                view: RwLock::default(),
+                changed,
+            }),
+        }
     }
 }
 

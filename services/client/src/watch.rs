@@ -2,10 +2,17 @@
 //! predecessor; a gap, a broken stream or silence begins anew, elsewhere. What
 //! was known stays in use meanwhile.
 
-use crate::{backoff::Backoff, client::Client, pool::Traffic, view::{SharedView, View}};
+use crate::{
+    backoff::Backoff,
+    client::Client,
+    pool::Traffic,
+    view::{SharedView, View},
+};
 use std::time::Duration;
 use talweg_kit::errors::Refusal;
-use talweg_proto::v1::{self, cluster_service_client::ClusterServiceClient, watch_metadata_response::Update};
+use talweg_proto::v1::{
+    self, cluster_service_client::ClusterServiceClient, watch_metadata_response::Update,
+};
 use talweg_types::TopicId;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -20,12 +27,24 @@ impl Client {
     pub async fn watch_metadata(&self) -> Result<MetadataWatch, Refusal> {
         let view = SharedView::default();
         let task = tokio::spawn(follow(self.clone(), view.clone()));
-        let watch = MetadataWatch { view, _task: AbortOnDropHandle::new(task) };
+        let watch = MetadataWatch {
+            view,
+            _task: AbortOnDropHandle::new(task),
+        };
         let limit = self.config().call_timeout;
-        if watch.view.wait(limit, |view| view.revision > 0 || !view.cluster_id.is_empty()).await {
+        if watch
+            .view
+            .wait(limit, |view| {
+                view.revision > 0 || !view.cluster_id.is_empty()
+            })
+            .await
+        {
             return Ok(watch);
         }
-        Err(Refusal::unavailable(format!("no server gave its metadata within {} s", limit.as_secs())))
+        Err(Refusal::unavailable(format!(
+            "no server gave its metadata within {} s",
+            limit.as_secs()
+        )))
     }
 }
 
@@ -66,7 +85,10 @@ async fn follow_once(
         .into_inner();
     let mut building = View::default();
     loop {
-        let next = watch.message().await.map_err(|status| Refusal::from_status(&status))?;
+        let next = watch
+            .message()
+            .await
+            .map_err(|status| Refusal::from_status(&status))?;
         let Some(response) = next else { return Ok(()) };
         *heard = true;
         if !apply(&mut building, response, shared) {
@@ -92,10 +114,17 @@ fn apply(view: &mut View, response: v1::WatchMetadataResponse, shared: &SharedVi
                 return false;
             }
             view.apply(delta.metadata.unwrap_or_default());
-            for id in delta.removed_topic_ids.iter().filter_map(|id| TopicId::from_slice(id)) {
+            for id in delta
+                .removed_topic_ids
+                .iter()
+                .filter_map(|id| TopicId::from_slice(id))
+            {
                 view.remove_topic(id);
             }
-            delta.removed_node_ids.iter().for_each(|id| view.remove_node(*id));
+            delta
+                .removed_node_ids
+                .iter()
+                .for_each(|id| view.remove_node(*id));
             shared.set(view.clone());
         }
         None => {}

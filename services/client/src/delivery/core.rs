@@ -1,9 +1,9 @@
 //! All lanes of one producer: pure. Takes batches, routes and answers; says
 //! what to send where and what ended how. Every batch taken ends exactly once.
 
+use super::batch::Done;
 use super::batch::{Batch, Freed, LinkId, Settled};
 use super::lane::{Lane, LaneAck, Next};
-use super::batch::Done;
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_kit::errors::Refusal;
@@ -41,7 +41,11 @@ impl DeliveryCore {
     /// `leaders_may_lag`: UNKNOWN_TOPIC by a leader means that it has not heard
     /// of the topic yet. `seed` spreads the retries.
     pub fn new(leaders_may_lag: bool, seed: u64) -> Self {
-        Self { leaders_may_lag, jitter: seed, ..Self::default() }
+        Self {
+            leaders_may_lag,
+            jitter: seed,
+            ..Self::default()
+        }
     }
 
     /// Takes a batch; it will be among the settled ones exactly once.
@@ -113,7 +117,11 @@ impl DeliveryCore {
     }
 
     /// Numbers what is left of the partition anew. Only after [`Want::Renumber`].
-    pub fn renumber(&mut self, partition: TopicPartition, stamp: impl FnMut(&Batch) -> Option<Bytes>) {
+    pub fn renumber(
+        &mut self,
+        partition: TopicPartition,
+        stamp: impl FnMut(&Batch) -> Option<Bytes>,
+    ) {
         if let Some(lane) = self.lanes.get_mut(&partition) {
             lane.renumber(stamp);
         }
@@ -140,7 +148,10 @@ impl DeliveryCore {
         let Some(topic_id) = TopicId::from_slice(&ack.topic_id) else {
             return Freed::default();
         };
-        let partition = TopicPartition { topic_id, partition: PartitionIndex(ack.partition) };
+        let partition = TopicPartition {
+            topic_id,
+            partition: PartitionIndex(ack.partition),
+        };
         let Some(lane) = self.lanes.get_mut(&partition) else {
             return Freed::default();
         };
@@ -177,7 +188,13 @@ impl DeliveryCore {
     }
 
     /// A refusal came on `link`.
-    pub fn on_refusal(&mut self, link: LinkId, sequences: &[u64], refusal: &Refusal, now: u64) -> Freed {
+    pub fn on_refusal(
+        &mut self,
+        link: LinkId,
+        sequences: &[u64],
+        refusal: &Refusal,
+        now: u64,
+    ) -> Freed {
         let mut freed = Freed::default();
         let mut touched = BTreeSet::new();
         for sequence in sequences {
@@ -191,7 +208,9 @@ impl DeliveryCore {
                 touched.insert(partition);
             }
         }
-        touched.into_iter().for_each(|partition| self.sweep(partition));
+        touched
+            .into_iter()
+            .for_each(|partition| self.sweep(partition));
         freed
     }
 
@@ -243,7 +262,11 @@ impl DeliveryCore {
         let (settled, ended) = (&mut self.settled, &mut self.ended);
         lane.release(|ticket, outcome| {
             *ended += 1;
-            settled.push(Settled { partition, ticket, outcome });
+            settled.push(Settled {
+                partition,
+                ticket,
+                outcome,
+            });
         });
         if lane.is_empty() {
             self.lanes.remove(&partition);
@@ -254,7 +277,10 @@ impl DeliveryCore {
     }
 
     fn next_jitter(&mut self) -> u64 {
-        self.jitter = self.jitter.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.jitter = self
+            .jitter
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         self.jitter >> 33
     }
 

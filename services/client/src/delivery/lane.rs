@@ -165,7 +165,9 @@ impl Lane {
     }
 
     fn first_waiting(&self) -> Option<usize> {
-        self.entries.iter().position(|e| matches!(e.state, State::Waiting))
+        self.entries
+            .iter()
+            .position(|e| matches!(e.state, State::Waiting))
     }
 
     /// The batch of the last [`Next::Send`] was sent on `link` as `sequence`.
@@ -232,7 +234,11 @@ impl Lane {
             freed.merge(self.leaves(at));
             let offset = ack.base_offsets.get(nth).copied().filter(|o| *o >= 0);
             let duplicate = repeats.get(nth).copied().unwrap_or(false);
-            let done = Done { base_offset: offset, duplicate, ..ack.done };
+            let done = Done {
+                base_offset: offset,
+                duplicate,
+                ..ack.done
+            };
             let entry = &mut self.entries[at];
             entry.state = match entry.state {
                 State::InFlight(_) => State::Answered(Box::new(Outcome::Done(done))),
@@ -255,7 +261,12 @@ impl Lane {
             State::InFlight(seq) | State::Ghost(seq) => seq == sequence,
             _ => false,
         };
-        let Some(at) = self.entries.iter().position(is_it).filter(|_| link == self.link) else {
+        let Some(at) = self
+            .entries
+            .iter()
+            .position(is_it)
+            .filter(|_| link == self.link)
+        else {
             return Freed::default();
         };
         let freed = self.leaves(at);
@@ -268,13 +279,17 @@ impl Lane {
             Verdict::Repeat => self.again(at, Some(refusal), true, (now, jitter)),
             Verdict::Renumber => {
                 self.renumber = true;
+                self.entries[at].maybe_appended = false;
                 self.again(at, None, false, (now, jitter));
                 self.retry_at = now;
             }
             Verdict::Final => self.answer(at, refusal.clone()),
             Verdict::Unknown => self.answer(
                 at,
-                Refusal::new(ErrorCode::OutcomeUnknown, format!("after a repeat: {}", refusal.message)),
+                Refusal::new(
+                    ErrorCode::OutcomeUnknown,
+                    format!("after a repeat: {}", refusal.message),
+                ),
             ),
         }
         freed
@@ -361,7 +376,10 @@ impl Lane {
                 }
                 State::InFlight(sequence) => {
                     // Told at once; its place in the window stays taken.
-                    let ghost = Entry { state: State::Ghost(sequence), ..entry.clone() };
+                    let ghost = Entry {
+                        state: State::Ghost(sequence),
+                        ..entry.clone()
+                    };
                     entry.maybe_appended = true;
                     let refusal = timed_out(entry);
                     self.answer(at - 1, refusal);
@@ -394,8 +412,11 @@ impl Lane {
                 State::Ghost(_) => at += 1,
                 State::Gone => drop(self.entries.remove(at)),
                 State::Answered(_) => {
-                    if let Some(Entry { batch, state: State::Answered(outcome), .. }) =
-                        self.entries.remove(at)
+                    if let Some(Entry {
+                        batch,
+                        state: State::Answered(outcome),
+                        ..
+                    }) = self.entries.remove(at)
                     {
                         tell(batch.ticket, *outcome);
                     }
@@ -416,15 +437,24 @@ impl Lane {
         if flying.len() != self.in_flight {
             return Err("in_flight miscounts");
         }
-        let numbered = flying.iter().filter(|e| e.batch.numbering.numbered()).count();
+        let numbered = flying
+            .iter()
+            .filter(|e| e.batch.numbering.numbered())
+            .count();
         if numbered != self.numbered {
             return Err("numbered miscounts");
         }
         if numbered > IN_FLIGHT_BATCHES {
             return Err("more unanswered batches than a session remembers");
         }
-        let mut waiting = self.entries.iter().skip_while(|e| !matches!(e.state, State::Waiting));
-        if !self.settling && !self.renumber && waiting.any(|e| matches!(e.state, State::InFlight(_))) {
+        let mut waiting = self
+            .entries
+            .iter()
+            .skip_while(|e| !matches!(e.state, State::Waiting));
+        if !self.settling
+            && !self.renumber
+            && waiting.any(|e| matches!(e.state, State::InFlight(_)))
+        {
             return Err("a later batch overtook one that waits");
         }
         Ok(())

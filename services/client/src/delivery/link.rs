@@ -117,7 +117,10 @@ impl Link {
         self.next_sequence += 1;
         self.outstanding.bytes += cost.bytes;
         self.outstanding.records += cost.records;
-        self.give(Freed { bytes: -cost.bytes, records: -cost.records });
+        self.give(Freed {
+            bytes: -cost.bytes,
+            records: -cost.records,
+        });
         Some(sequence)
     }
 
@@ -129,7 +132,10 @@ impl Link {
     /// False: not now.
     pub fn put(&mut self, frame: Frame, now: u64) -> bool {
         let request = v1::ProduceRequest { frame: Some(frame) };
-        let sent = self.sender.as_ref().is_some_and(|s| s.try_send(request).is_ok());
+        let sent = self
+            .sender
+            .as_ref()
+            .is_some_and(|s| s.try_send(request).is_ok());
         if sent {
             self.said_ms = now;
         }
@@ -153,5 +159,8 @@ impl Drop for Link {
 /// Negative grants count as nothing.
 fn credit_of(credit: Option<v1::Credit>) -> Freed {
     let credit = credit.unwrap_or_default();
-    Freed { bytes: credit.bytes.max(0), records: credit.records.max(0) }
+    Freed {
+        bytes: credit.bytes.max(0),
+        records: credit.records.max(0),
+    }
 }

@@ -27,13 +27,22 @@ fn numbered(value: u64, epoch: i16, sequence: i32) -> Bytes {
         ProducerEpoch(epoch),
         Sequence(sequence),
     );
-    builder.push(TimestampMs(1), None, Some(&value.to_be_bytes()), []).expect("a record");
+    builder
+        .push(TimestampMs(1), None, Some(&value.to_be_bytes()), [])
+        .expect("a record");
     builder.build().expect("a batch")
 }
 
 fn value_of(bytes: &Bytes) -> u64 {
     let records = talweg_batch::decode_records(bytes, 1 << 20).expect("decodes");
-    u64::from_be_bytes(records[0].value.as_deref().expect("a value").try_into().expect("8 bytes"))
+    u64::from_be_bytes(
+        records[0]
+            .value
+            .as_deref()
+            .expect("a value")
+            .try_into()
+            .expect("8 bytes"),
+    )
 }
 
 /// A leader with one producer session, as the log keeps it.
@@ -162,7 +171,8 @@ impl World {
                     if let Some(before) = before {
                         assert_eq!(before, batch.bytes, "the bytes of a batch changed");
                     }
-                    self.core.mark_sent(partition(), self.link, self.next_on_link);
+                    self.core
+                        .mark_sent(partition(), self.link, self.next_on_link);
                     self.wire.push_back((self.next_on_link, batch.bytes));
                     self.next_on_link += 1;
                     assert!(self.wire.len() <= IN_FLIGHT_BATCHES, "too many unanswered");
@@ -171,7 +181,10 @@ impl World {
         }
         self.core.check().expect("the invariant");
         for settled in self.core.take_settled() {
-            assert!(self.ended.insert(settled.ticket, settled.outcome).is_none(), "ended twice");
+            assert!(
+                self.ended.insert(settled.ticket, settled.outcome).is_none(),
+                "ended twice"
+            );
         }
     }
 
@@ -181,7 +194,10 @@ impl World {
         let (epoch, sequence, sent) = (self.epoch, &mut self.sequence, &mut self.sent);
         self.core.renumber(partition(), |batch| {
             // The core promises that it is certainly not in the log.
-            assert!(!self.leader.log.contains(&value_of(&batch.bytes)), "renumbered what is appended");
+            assert!(
+                !self.leader.log.contains(&value_of(&batch.bytes)),
+                "renumbered what is appended"
+            );
             sent.remove(&batch.ticket);
             let bytes = numbered(value_of(&batch.bytes), epoch, *sequence);
             *sequence += 1;
@@ -202,7 +218,8 @@ impl World {
 
     fn refuse(&mut self, sequence: u64, code: ErrorCode) {
         let refusal = Refusal::new(code, "by the model");
-        self.core.on_refusal(self.link, &[sequence], &refusal, self.now);
+        self.core
+            .on_refusal(self.link, &[sequence], &refusal, self.now);
     }
 
     fn break_link(&mut self) {
@@ -316,16 +333,26 @@ fn a_batch_without_number_is_sent_once_and_unknown_when_its_link_breaks() {
         deadline_ms: 1_000,
     };
     core.offer(partition(), batch(1));
-    assert!(matches!(core.next(partition(), LinkId(1), 0), Want::Send(_)));
+    assert!(matches!(
+        core.next(partition(), LinkId(1), 0),
+        Want::Send(_)
+    ));
     core.mark_sent(partition(), LinkId(1), 0);
     core.offer(partition(), batch(2));
     core.on_broken(LinkId(1), 5);
     let settled = core.take_settled();
     assert_eq!(settled.len(), 1);
-    let Outcome::Refused(refusal) = &settled[0].outcome else { panic!("{settled:?}") };
-    assert_eq!((settled[0].ticket, refusal.code), (1, ErrorCode::OutcomeUnknown));
+    let Outcome::Refused(refusal) = &settled[0].outcome else {
+        panic!("{settled:?}")
+    };
+    assert_eq!(
+        (settled[0].ticket, refusal.code),
+        (1, ErrorCode::OutcomeUnknown)
+    );
     // The other one was never sent and goes out on the next link.
-    let Want::Send(next) = core.next(partition(), LinkId(2), 5) else { panic!("nothing to send") };
+    let Want::Send(next) = core.next(partition(), LinkId(2), 5) else {
+        panic!("nothing to send")
+    };
     assert_eq!(next.ticket, 2);
 }
 
@@ -385,14 +412,26 @@ fn a_gap_after_a_retriable_refusal_is_retried_and_a_gap_of_the_client_is_told() 
         core.mark_sent(partition(), link, ticket);
     }
     core.on_refusal(link, &[0], &Refusal::new(ErrorCode::NotLeader, "moved"), 0);
-    core.on_refusal(link, &[1], &Refusal::new(ErrorCode::OutOfOrderSequence, "gap"), 0);
+    core.on_refusal(
+        link,
+        &[1],
+        &Refusal::new(ErrorCode::OutOfOrderSequence, "gap"),
+        0,
+    );
     assert!(core.take_settled().is_empty(), "both are retried");
     for ticket in 0..2 {
-        let Want::Send(next) = core.next(partition(), LinkId(2), 5_000) else { panic!("{ticket}") };
+        let Want::Send(next) = core.next(partition(), LinkId(2), 5_000) else {
+            panic!("{ticket}")
+        };
         assert_eq!(next.ticket, ticket, "in order");
         core.mark_sent(partition(), LinkId(2), ticket);
     }
-    core.on_refusal(LinkId(2), &[0], &Refusal::new(ErrorCode::OutOfOrderSequence, "gap"), 5_000);
+    core.on_refusal(
+        LinkId(2),
+        &[0],
+        &Refusal::new(ErrorCode::OutOfOrderSequence, "gap"),
+        5_000,
+    );
     let settled = core.take_settled();
     assert!(
         matches!(&settled[..], [Settled { ticket: 0, outcome: Outcome::Refused(r), .. }] if r.code == ErrorCode::OutOfOrderSequence),
@@ -413,17 +452,27 @@ fn hostile_answers_change_nothing() {
     };
     core.on_ack(LinkId(1), &ack(u64::MAX, &[7; 16]));
     core.on_ack(LinkId(1), &ack(0, &[1]));
-    core.offer(partition(), Batch {
-        ticket: 0,
-        bytes: Bytes::from_static(&[0; HEADER_BYTES]),
-        records: 1,
-        numbering: Numbering::Ours,
-        deadline_ms: 10,
-    });
+    core.offer(
+        partition(),
+        Batch {
+            ticket: 0,
+            bytes: Bytes::from_static(&[0; HEADER_BYTES]),
+            records: 1,
+            numbering: Numbering::Ours,
+            deadline_ms: 10,
+        },
+    );
     core.mark_sent(partition(), LinkId(1), 0);
     core.tick(10);
     core.on_ack(LinkId(2), &ack(u64::MAX, &[7; 16]));
-    assert_eq!(core.on_ack(LinkId(1), &ack(u64::MAX, &[7; 16])).records, 1, "the ghost's credit");
-    assert_eq!(core.on_ack(LinkId(1), &ack(u64::MAX, &[7; 16])), Freed::default());
+    assert_eq!(
+        core.on_ack(LinkId(1), &ack(u64::MAX, &[7; 16])).records,
+        1,
+        "the ghost's credit"
+    );
+    assert_eq!(
+        core.on_ack(LinkId(1), &ack(u64::MAX, &[7; 16])),
+        Freed::default()
+    );
     core.check().expect("the invariant");
 }

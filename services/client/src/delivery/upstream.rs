@@ -6,10 +6,18 @@ use super::batch::{Batch, LinkId, Settled};
 use super::core::{DeliveryCore, Want};
 use super::link::{Link, LinkKey};
 use super::routes::{Route, Routes, Target};
-use crate::{backoff::Backoff, clock::Clock, pool::{ChannelPool, Traffic}};
+use crate::{
+    backoff::Backoff,
+    clock::Clock,
+    pool::{ChannelPool, Traffic},
+};
 use bytes::Bytes;
 use futures::stream::{BoxStream, SelectAll, StreamExt, abortable};
-use std::{collections::{BTreeMap, BTreeSet}, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use talweg_kit::{data_stream, errors::Refusal};
 use talweg_proto::v1::{self, produce_request, produce_response::Frame};
 use talweg_types::{Acks, TopicPartition, limits};
@@ -128,7 +136,11 @@ impl Upstream {
     }
 
     /// Numbers what is left of the partition anew.
-    pub fn renumber(&mut self, partition: TopicPartition, stamp: impl FnMut(&Batch) -> Option<Bytes>) {
+    pub fn renumber(
+        &mut self,
+        partition: TopicPartition,
+        stamp: impl FnMut(&Batch) -> Option<Bytes>,
+    ) {
         self.core.renumber(partition, stamp);
     }
 
@@ -162,7 +174,10 @@ impl Upstream {
                     return;
                 }
                 Want::Send(batch) => {
-                    let sent = self.links.get_mut(&link).and_then(|l| l.send(partition, &batch, now));
+                    let sent = self
+                        .links
+                        .get_mut(&link)
+                        .and_then(|l| l.send(partition, &batch, now));
                     match sent {
                         Some(sequence) => self.core.mark_sent(partition, link, sequence),
                         None => {
@@ -195,7 +210,8 @@ impl Upstream {
 
     fn open(&mut self, key: &LinkKey, now: u64) -> Result<LinkId, Refusal> {
         let lease = self.pool.lease(&key.target.address, Traffic::Produce)?;
-        let (sender, receiver) = data_stream::open_produce(lease.channel(), tonic::metadata::MetadataMap::new());
+        let (sender, receiver) =
+            data_stream::open_produce(lease.channel(), tonic::metadata::MetadataMap::new());
         let id = LinkId(self.next_link);
         self.next_link += 1;
         let frames = futures::stream::unfold(Some(receiver), move |receiver| async move {
@@ -231,7 +247,8 @@ impl Upstream {
         v1::ProduceOpen {
             client_id: self.config.client_id.clone(),
             acks: acks.into(),
-            delivery_timeout_ms: u32::try_from(self.config.delivery_timeout.as_millis()).unwrap_or(0),
+            delivery_timeout_ms: u32::try_from(self.config.delivery_timeout.as_millis())
+                .unwrap_or(0),
             ..v1::ProduceOpen::default()
         }
     }
@@ -255,7 +272,11 @@ impl Upstream {
                 return;
             }
             let busy = self.core.unanswered() > 0 || !self.links.is_empty();
-            let tick = if self.core.unanswered() > 0 { TICK_MS } else { IDLE_TICK_MS };
+            let tick = if self.core.unanswered() > 0 {
+                TICK_MS
+            } else {
+                IDLE_TICK_MS
+            };
             let due = self.ticked_ms + tick;
             if busy && self.clock.now_ms() >= due {
                 self.on_tick();
@@ -373,6 +394,8 @@ impl Upstream {
 impl std::fmt::Debug for Upstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let targets: Vec<&Target> = self.current.keys().map(|key| &key.target).collect();
-        f.debug_struct("Upstream").field("targets", &targets).finish_non_exhaustive()
+        f.debug_struct("Upstream")
+            .field("targets", &targets)
+            .finish_non_exhaustive()
     }
 }

@@ -41,7 +41,10 @@ pub(super) fn judge(refusal: &Refusal, at: Circumstances) -> Verdict {
     let ours = at.numbering == Numbering::Ours;
     match refusal.code {
         Code::OutOfOrderSequence | Code::EarlierBatchFailed if at.behind_a_retry => Verdict::Retry,
-        Code::OutOfOrderSequence | Code::EarlierBatchFailed if ours => renumber(at),
+        // The leader's session says that no send of it is in the log.
+        Code::OutOfOrderSequence if ours => renumber(at),
+        Code::OutOfOrderSequence => Verdict::Final,
+        Code::EarlierBatchFailed if ours && !at.maybe_appended => renumber(at),
         Code::UnknownProducer | Code::ProducerFenced if ours && at.maybe_appended => {
             Verdict::Unknown
         }
@@ -67,6 +70,8 @@ fn by_table(refusal: &Refusal, at: Circumstances) -> Verdict {
         (_, Effect::Unknown) if at.numbering.repeatable() && repeat_helps(refusal.code) => {
             Verdict::Repeat
         }
+        // This send of it was not done; an earlier one may have been.
+        (_, Effect::NotDone) if at.maybe_appended => Verdict::Unknown,
         _ => Verdict::Final,
     }
 }

@@ -111,7 +111,10 @@ impl FetchCore {
         let request = part.request();
         match place {
             Place::On(link, _) => {
-                let update = v1::FetchUpdate { seek: vec![request], ..Default::default() };
+                let update = v1::FetchUpdate {
+                    seek: vec![request],
+                    ..Default::default()
+                };
                 self.update(link, update);
             }
             Place::Waiting => {
@@ -127,7 +130,10 @@ impl FetchCore {
             return;
         };
         if let Place::On(link, _) = part.place {
-            let update = v1::FetchUpdate { remove: vec![part.request()], ..Default::default() };
+            let update = v1::FetchUpdate {
+                remove: vec![part.request()],
+                ..Default::default()
+            };
             self.update(link, update);
         }
     }
@@ -149,14 +155,19 @@ impl FetchCore {
 
     /// The largest batch that may come.
     pub fn largest_batch(&self) -> i64 {
-        let largest = self.parts.values().map(|part| part.interest.largest_batch).max();
+        let largest = self
+            .parts
+            .values()
+            .map(|part| part.interest.largest_batch)
+            .max();
         i64::from(largest.unwrap_or(limits::MAX_MESSAGE_BYTES_DEFAULT))
     }
 
     fn update(&mut self, link: LinkId, mut update: v1::FetchUpdate) {
         update.update_id = self.next_update;
         self.next_update += 1;
-        self.effects.push(Effect::Send(link, fetch_request::Frame::Update(update)));
+        self.effects
+            .push(Effect::Send(link, fetch_request::Frame::Update(update)));
     }
 
     /// Leaders may have changed.
@@ -173,7 +184,11 @@ impl FetchCore {
     pub fn pump(&mut self, now: u64, routes: &dyn Routes) {
         let mut adds: BTreeMap<LinkId, Vec<v1::FetchPartition>> = BTreeMap::new();
         for partition in std::mem::take(&mut self.unplaced) {
-            if self.parts.get(&partition).is_some_and(|part| part.retry_at > now) {
+            if self
+                .parts
+                .get(&partition)
+                .is_some_and(|part| part.retry_at > now)
+            {
                 self.unplaced.insert(partition);
                 continue;
             }
@@ -184,7 +199,13 @@ impl FetchCore {
             }
         }
         for (link, add) in adds {
-            self.update(link, v1::FetchUpdate { add, ..Default::default() });
+            self.update(
+                link,
+                v1::FetchUpdate {
+                    add,
+                    ..Default::default()
+                },
+            );
         }
         self.grant(now);
     }
@@ -197,11 +218,15 @@ impl FetchCore {
         adds: &mut BTreeMap<LinkId, Vec<v1::FetchPartition>>,
     ) {
         let link = self.link_to(&target, now);
-        let open = link.and_then(|link| self.sources.get(&link)).is_some_and(|source| source.opened);
+        let open = link
+            .and_then(|link| self.sources.get(&link))
+            .is_some_and(|source| source.opened);
         match link.filter(|_| open) {
             Some(link) => {
                 let token = self.token();
-                let Some(part) = self.parts.get_mut(&partition) else { return };
+                let Some(part) = self.parts.get_mut(&partition) else {
+                    return;
+                };
                 part.token = token;
                 part.place = Place::On(link, target);
                 adds.entry(link).or_default().push(part.request());
@@ -226,25 +251,36 @@ impl FetchCore {
         let id = LinkId(self.next_link);
         self.next_link += 1;
         let largest = self.largest_batch();
-        let bytes = self.share().max(largest).min(limits::FETCH_CREDIT_BYTES_MAX as i64);
+        let bytes = self
+            .share()
+            .max(largest)
+            .min(limits::FETCH_CREDIT_BYTES_MAX as i64);
         let source = Source::new(id, target.clone(), bytes, now);
         let open = v1::FetchOpen {
             client_id: self.config.client_id.clone(),
-            credit: Some(v1::Credit { bytes, records: source.records }),
+            credit: Some(v1::Credit {
+                bytes,
+                records: source.records,
+            }),
             form: self.config.form.into(),
             isolation: self.config.isolation.into(),
             rack: self.config.rack.clone(),
             ..v1::FetchOpen::default()
         };
         self.effects.push(Effect::Open(id, target.clone()));
-        self.effects.push(Effect::Send(id, fetch_request::Frame::Open(open)));
+        self.effects
+            .push(Effect::Send(id, fetch_request::Frame::Open(open)));
         self.sources.insert(id, source);
         self.current.insert(target.clone(), id);
         Some(id)
     }
 
     fn share(&self) -> i64 {
-        let live = self.sources.values().filter(|source| !source.draining).count();
+        let live = self
+            .sources
+            .values()
+            .filter(|source| !source.draining)
+            .count();
         self.target_bytes.max(0) / i64::try_from(live.max(1)).unwrap_or(1)
     }
 
@@ -253,12 +289,19 @@ impl FetchCore {
             return;
         }
         let (share, largest) = (self.share(), self.largest_batch());
-        for source in self.sources.values_mut().filter(|it| it.opened && !it.draining) {
+        for source in self
+            .sources
+            .values_mut()
+            .filter(|it| it.opened && !it.draining)
+        {
             let most = share.min(limits::FETCH_CREDIT_BYTES_MAX as i64);
             if let Some((bytes, records)) = source.top_up(most, largest) {
                 let credit = v1::Credit { bytes, records };
                 source.said_ms = now;
-                self.effects.push(Effect::Send(source.id, fetch_request::Frame::Credit(credit)));
+                self.effects.push(Effect::Send(
+                    source.id,
+                    fetch_request::Frame::Credit(credit),
+                ));
             }
         }
     }
@@ -276,11 +319,18 @@ impl FetchCore {
                 self.dials.remove(&target);
             }
             Frame::Batches(it) => {
-                let data = Data::Batches { first_offset: it.first_offset, bytes: it.batches };
+                let data = Data::Batches {
+                    first_offset: it.first_offset,
+                    bytes: it.batches,
+                };
                 self.on_data(link, it.position.unwrap_or_default(), data);
             }
             Frame::Records(it) => {
-                self.on_data(link, it.position.unwrap_or_default(), Data::Records(it.records));
+                self.on_data(
+                    link,
+                    it.position.unwrap_or_default(),
+                    Data::Records(it.records),
+                );
             }
             Frame::Positions(it) => it.positions.into_iter().for_each(|at| self.on_position(at)),
             Frame::Updated(it) => it.positions.into_iter().for_each(|at| self.on_position(at)),
@@ -292,7 +342,9 @@ impl FetchCore {
 
     fn part_of(&mut self, position: &v1::PartitionPosition) -> Option<&mut Part> {
         let key = key_of(&position.topic_id, position.partition)?;
-        self.parts.get_mut(&key).filter(|part| part.token == position.generation)
+        self.parts
+            .get_mut(&key)
+            .filter(|part| part.token == position.generation)
     }
 
     fn on_data(&mut self, link: LinkId, position: v1::PartitionPosition, data: Data) {
@@ -309,10 +361,17 @@ impl FetchCore {
         }
         if !std::mem::replace(&mut part.started, true) {
             let next_offset = data.first_offset().unwrap_or(position.next_offset);
-            let begin = v1::PartitionPosition { next_offset, ..position.clone() };
+            let begin = v1::PartitionPosition {
+                next_offset,
+                ..position.clone()
+            };
             self.events.push(FetchEvent::Started(begin));
         }
-        self.events.push(FetchEvent::Data(FetchData { partition, position, data }));
+        self.events.push(FetchEvent::Data(FetchData {
+            partition,
+            position,
+            data,
+        }));
     }
 
     fn on_position(&mut self, position: v1::PartitionPosition) {
@@ -340,7 +399,10 @@ impl FetchCore {
             return;
         };
         let lagging = self.config.leaders_may_lag
-            && matches!(refusal.code, ErrorCode::UnknownTopic | ErrorCode::UnknownPartition);
+            && matches!(
+                refusal.code,
+                ErrorCode::UnknownTopic | ErrorCode::UnknownPartition
+            );
         if refusal.is_retriable() || lagging {
             self.fail(partition, refusal, now);
         } else {
@@ -412,10 +474,16 @@ impl FetchCore {
             self.current.remove(&source.target);
         }
         let (_, failures) = self.dials.get(&source.target).copied().unwrap_or_default();
-        let advice = refusal.as_ref().map_or(0, |it| u64::from(it.retry_after_ms));
+        let advice = refusal
+            .as_ref()
+            .map_or(0, |it| u64::from(it.retry_after_ms));
         let pause = (20_u64 << failures.min(6)).min(1_000).max(advice);
-        self.dials.insert(source.target.clone(), (now + pause, failures.saturating_add(1)));
-        let refusal = refusal.unwrap_or_else(|| Refusal::unavailable("the server closed the stream"));
+        self.dials.insert(
+            source.target.clone(),
+            (now + pause, failures.saturating_add(1)),
+        );
+        let refusal =
+            refusal.unwrap_or_else(|| Refusal::unavailable("the server closed the stream"));
         let here: Vec<TopicPartition> = self
             .parts
             .values()
@@ -439,10 +507,19 @@ impl FetchCore {
             self.stop(partition, refusal);
         }
         let silent = |it: &&Source| now.saturating_sub(it.heard_ms) > SILENCE_MS;
-        let silent: Vec<LinkId> = self.sources.values().filter(silent).map(|it| it.id).collect();
+        let silent: Vec<LinkId> = self
+            .sources
+            .values()
+            .filter(silent)
+            .map(|it| it.id)
+            .collect();
         for link in silent {
             self.effects.push(Effect::Close(link));
-            self.on_ended(link, Some(Refusal::unavailable("the stream is silent")), now);
+            self.on_ended(
+                link,
+                Some(Refusal::unavailable("the stream is silent")),
+                now,
+            );
         }
         for source in self.sources.values_mut() {
             if source.opened && now.saturating_sub(source.said_ms) > limits::HEARTBEAT_MS_RANGE.0 {
@@ -482,5 +559,8 @@ impl FetchCore {
 
 fn key_of(topic_id: &[u8], partition: u32) -> Option<TopicPartition> {
     let topic_id = TopicId::from_slice(topic_id)?;
-    Some(TopicPartition { topic_id, partition: PartitionIndex(partition) })
+    Some(TopicPartition {
+        topic_id,
+        partition: PartitionIndex(partition),
+    })
 }

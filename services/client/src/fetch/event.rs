@@ -55,7 +55,10 @@ pub enum FetchEvent {
     Position(v1::PartitionPosition),
     Data(FetchData),
     /// The partition stopped; it is forgotten here.
-    Stopped { partition: TopicPartition, refusal: Refusal },
+    Stopped {
+        partition: TopicPartition,
+        refusal: Refusal,
+    },
 }
 
 /// Payload of one frame.
@@ -72,7 +75,10 @@ pub struct FetchData {
 pub enum Data {
     /// Whole batches back to back. The first may begin before `first_offset`,
     /// which was due.
-    Batches { first_offset: i64, bytes: Bytes },
+    Batches {
+        first_offset: i64,
+        bytes: Bytes,
+    },
     Records(Vec<v1::FetchedRecord>),
 }
 
@@ -81,7 +87,10 @@ impl Data {
     pub fn payload_bytes(&self) -> i64 {
         let bytes = match self {
             Self::Batches { bytes, .. } => bytes.len(),
-            Self::Records(records) => records.iter().map(crate::payload::fetched_record_bytes).sum(),
+            Self::Records(records) => records
+                .iter()
+                .map(crate::payload::fetched_record_bytes)
+                .sum(),
         };
         i64::try_from(bytes).unwrap_or(i64::MAX)
     }
@@ -89,7 +98,9 @@ impl Data {
     /// As counted against credit: records that the batches state.
     pub fn record_count(&self) -> i64 {
         match self {
-            Self::Batches { bytes, .. } => batch_headers(bytes).map(|it| i64::from(it.records)).sum(),
+            Self::Batches { bytes, .. } => {
+                batch_headers(bytes).map(|it| i64::from(it.records)).sum()
+            }
             Self::Records(records) => records.len() as i64,
         }
     }
@@ -125,7 +136,10 @@ fn batch_headers(bytes: &[u8]) -> impl Iterator<Item = BriefHeader> + '_ {
             Some(i32::from_be_bytes(field.try_into().ok()?))
         };
         let length = usize::try_from(int(8)?).ok()?.checked_add(12)?;
-        let header = BriefHeader { epoch: int(12)?, records: int(57)? };
+        let header = BriefHeader {
+            epoch: int(12)?,
+            records: int(57)?,
+        };
         rest = rest.get(length..)?;
         Some(header)
     })

@@ -91,7 +91,9 @@ impl Fetcher {
         let (watch, routes): (_, Arc<dyn Routes>) = match config.via {
             Via::Gateway => (None, Arc::new(GatewayRoutes::new(client.clone()))),
             Via::Leaders if config.form != v1::Form::Batches => {
-                return Err(Refusal::not_built("storage nodes serve the batch form only"));
+                return Err(Refusal::not_built(
+                    "storage nodes serve the batch form only",
+                ));
             }
             Via::Leaders => {
                 let watch = client.watch_metadata().await?;
@@ -169,7 +171,8 @@ impl Fetcher {
                 self.note(&event);
                 return event;
             }
-            self.upstream.set_target(self.credit_bytes - self.held_bytes);
+            self.upstream
+                .set_target(self.credit_bytes - self.held_bytes);
             for event in self.upstream.next().await {
                 if let FetchEvent::Data(data) = &event {
                     self.held_bytes += data.data.payload_bytes();
@@ -207,16 +210,24 @@ impl Fetcher {
 
 fn key_of(position: &v1::PartitionPosition) -> Option<TopicPartition> {
     let topic_id = talweg_types::TopicId::from_slice(&position.topic_id)?;
-    Some(TopicPartition { topic_id, partition: PartitionIndex(position.partition) })
+    Some(TopicPartition {
+        topic_id,
+        partition: PartitionIndex(position.partition),
+    })
 }
 
 fn interest(view: &View, start: &FetchStart) -> Result<Interest, Refusal> {
-    let topic = view.by_name(&start.topic).ok_or_else(|| unknown(&start.topic))?;
+    let topic = view
+        .by_name(&start.topic)
+        .ok_or_else(|| unknown(&start.topic))?;
     if start.partition as usize >= topic.partitions.len() {
         return Err(no_partition(topic, start.partition));
     }
     Ok(Interest {
-        partition: TopicPartition { topic_id: topic.id, partition: PartitionIndex(start.partition) },
+        partition: TopicPartition {
+            topic_id: topic.id,
+            partition: PartitionIndex(start.partition),
+        },
         topic: start.topic.as_str().into(),
         start: start.start,
         leader_epoch: None,
@@ -227,12 +238,24 @@ fn interest(view: &View, start: &FetchStart) -> Result<Interest, Refusal> {
 
 /// The records of a frame in either form: those below the offset that was due
 /// and control batches are left out.
-pub fn decode_frame(frame: &FetchData, max_unpacked: usize) -> Result<Vec<FetchedRecord>, BatchError> {
+pub fn decode_frame(
+    frame: &FetchData,
+    max_unpacked: usize,
+) -> Result<Vec<FetchedRecord>, BatchError> {
     let mut records = Vec::new();
     match &frame.data {
-        Data::Batches { first_offset, bytes } => {
+        Data::Batches {
+            first_offset,
+            bytes,
+        } => {
             for batch in split_batches(bytes.clone()) {
-                decode_batch(frame.partition, *first_offset, &batch?, max_unpacked, &mut records)?;
+                decode_batch(
+                    frame.partition,
+                    *first_offset,
+                    &batch?,
+                    max_unpacked,
+                    &mut records,
+                )?;
             }
         }
         Data::Records(thin) => records.extend(thin.iter().map(|it| from_thin(frame.partition, it))),

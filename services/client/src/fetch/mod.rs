@@ -13,7 +13,6 @@ mod part;
 mod source;
 mod upstream;
 
-
 pub use core::{Effect, FetchCore, FetchCoreConfig};
 pub use event::{Data, FetchData, FetchEvent, Interest, StartAt};
 pub use fetcher::{FetchStart, FetchedRecord, Fetcher, FetcherConfig, decode_frame};

@@ -60,13 +60,18 @@ impl Part {
 
     /// As it is asked for, from where the reader stands.
     pub fn request(&self) -> v1::FetchPartition {
-        let start = self.next_offset.map_or(self.interest.start, StartAt::Offset);
+        let start = self
+            .next_offset
+            .map_or(self.interest.start, StartAt::Offset);
         v1::FetchPartition {
             topic_id: bytes::Bytes::copy_from_slice(self.interest.partition.topic_id.as_bytes()),
             partition: self.interest.partition.partition.0,
             start: Some(start.to_proto()),
             // A later leader has a later epoch, which the reader cannot know.
-            leader_epoch: self.interest.leader_epoch.filter(|_| self.next_offset.is_none()),
+            leader_epoch: self
+                .interest
+                .leader_epoch
+                .filter(|_| self.next_offset.is_none()),
             last_epoch: self.interest.last_epoch,
             generation: self.token,
             ..v1::FetchPartition::default()

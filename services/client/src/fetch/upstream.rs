@@ -124,7 +124,8 @@ impl FetchUpstream {
             if !events.is_empty() {
                 return events;
             }
-            let restless = self.core.is_restless() || self.streams.values().any(|it| !it.backlog.is_empty());
+            let restless =
+                self.core.is_restless() || self.streams.values().any(|it| !it.backlog.is_empty());
             let due = self.ticked_ms + if restless { TICK_MS } else { IDLE_TICK_MS };
             let now = self.clock.now_ms();
             if now >= due {
@@ -155,7 +156,9 @@ impl FetchUpstream {
                 Effect::Open(link, target) => self.open(link, &target, now),
                 Effect::Send(link, frame) => {
                     if let Some(stream) = self.streams.get_mut(&link) {
-                        stream.backlog.push_back(v1::FetchRequest { frame: Some(frame) });
+                        stream
+                            .backlog
+                            .push_back(v1::FetchRequest { frame: Some(frame) });
                     }
                 }
                 Effect::Close(link) => drop(self.streams.remove(&link)),
@@ -172,12 +175,28 @@ impl FetchUpstream {
         let (sender, receiver) =
             data_stream::open_fetch(lease.channel(), tonic::metadata::MetadataMap::new());
         let frames = receiver
-            .map(move |it| StreamEvent { link, what: it.map(|it| it.frame).map_err(Some) })
-            .chain(futures::stream::once(async move { StreamEvent { link, what: Err(None) } }));
+            .map(move |it| StreamEvent {
+                link,
+                what: it.map(|it| it.frame).map_err(Some),
+            })
+            .chain(futures::stream::once(async move {
+                StreamEvent {
+                    link,
+                    what: Err(None),
+                }
+            }));
         let (frames, reader) = abortable(frames);
         self.received.push(frames.boxed());
         let backlog = VecDeque::new();
-        self.streams.insert(link, Stream { sender, backlog, reader, _lease: lease });
+        self.streams.insert(
+            link,
+            Stream {
+                sender,
+                backlog,
+                reader,
+                _lease: lease,
+            },
+        );
     }
 
     fn on_event(&mut self, event: StreamEvent) {
@@ -201,6 +220,8 @@ impl FetchUpstream {
 /// Also after an error or a late `pump`.
 impl std::fmt::Debug for FetchUpstream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FetchUpstream").field("streams", &self.streams.len()).finish_non_exhaustive()
+        f.debug_struct("FetchUpstream")
+            .field("streams", &self.streams.len())
+            .finish_non_exhaustive()
     }
 }

@@ -11,7 +11,11 @@ use crate::{
 };
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc, time::{Duration, Instant}};
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use talweg_batch::BatchHeader;
 use talweg_kit::errors::Refusal;
 use talweg_types::{Acks, PartitionIndex, TopicId, TopicPartition};
@@ -48,7 +52,10 @@ pub struct BatchProducer {
 #[derive(Clone)]
 enum Names {
     Watched(Arc<MetadataWatch>),
-    Asked { client: Client, known: Arc<Mutex<BTreeMap<String, Known>>> },
+    Asked {
+        client: Client,
+        known: Arc<Mutex<BTreeMap<String, Known>>>,
+    },
 }
 
 /// What a name led to, and when it was asked.
@@ -65,7 +72,10 @@ impl BatchProducer {
         let (names, routes): (Names, Arc<dyn Routes>) = match config.via {
             Via::Gateway => {
                 let known = Arc::default();
-                let names = Names::Asked { client: client.clone(), known };
+                let names = Names::Asked {
+                    client: client.clone(),
+                    known,
+                };
                 (names, Arc::new(GatewayRoutes::new(client.clone())))
             }
             Via::Leaders => {
@@ -89,21 +99,49 @@ impl BatchProducer {
         tokio::spawn(run(upstream, mailbox, clock, config.delivery_timeout));
         let limit = config.in_flight_bytes.max(1);
         let in_flight = Arc::new(Semaphore::new(limit as usize));
-        Ok(Self { jobs, in_flight, limit, acks: config.acks, names })
+        Ok(Self {
+            jobs,
+            in_flight,
+            limit,
+            acks: config.acks,
+            names,
+        })
     }
 
     /// Sends one encoded batch; waits while too many bytes are unanswered.
     /// Refused at once: not one batch by its header, an unknown topic.
-    pub async fn send(&self, topic: &str, partition: u32, batch: Bytes) -> Result<Delivery, Refusal> {
+    pub async fn send(
+        &self,
+        topic: &str,
+        partition: u32,
+        batch: Bytes,
+    ) -> Result<Delivery, Refusal> {
         let header = BatchHeader::parse(&batch)?;
         let (topic_id, default_acks) = self.names.find(topic).await?;
-        let partition = TopicPartition { topic_id, partition: PartitionIndex(partition) };
-        let permits = u32::try_from(batch.len()).unwrap_or(u32::MAX).min(self.limit);
+        let partition = TopicPartition {
+            topic_id,
+            partition: PartitionIndex(partition),
+        };
+        let permits = u32::try_from(batch.len())
+            .unwrap_or(u32::MAX)
+            .min(self.limit);
         let closed = |_| Refusal::internal("the producer has ended");
-        let permit = self.in_flight.clone().acquire_many_owned(permits).await.map_err(|_| closed(()))?;
+        let permit = self
+            .in_flight
+            .clone()
+            .acquire_many_owned(permits)
+            .await
+            .map_err(|_| closed(()))?;
         let (reply, outcome) = oneshot::channel();
         let acks = self.acks.unwrap_or(default_acks);
-        let job = Job { partition, acks, bytes: batch, header, reply, permit };
+        let job = Job {
+            partition,
+            acks,
+            bytes: batch,
+            header,
+            reply,
+            permit,
+        };
         self.jobs.send(job).await.map_err(|_| closed(()))?;
         Ok(Delivery(outcome))
     }
@@ -134,7 +172,11 @@ impl Names {
                 view.apply(client.metadata(vec![name.to_owned()]).await?);
                 let topic = view.by_name(name).ok_or_else(|| unknown(&name))?;
                 let (id, default_acks) = (topic.id, topic.config.default_acks);
-                let found = Known { id, default_acks, asked: Instant::now() };
+                let found = Known {
+                    id,
+                    default_acks,
+                    asked: Instant::now(),
+                };
                 known.lock().insert(name.to_owned(), found);
                 Ok((id, default_acks))
             }
@@ -142,7 +184,12 @@ impl Names {
     }
 }
 
-async fn run(mut upstream: Upstream, mut mailbox: mpsc::Receiver<Job>, clock: Clock, timeout: Duration) {
+async fn run(
+    mut upstream: Upstream,
+    mut mailbox: mpsc::Receiver<Job>,
+    clock: Clock,
+    timeout: Duration,
+) {
     let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     let mut waiting = BTreeMap::new();
     let mut next_ticket = 0;
@@ -163,7 +210,14 @@ async fn run(mut upstream: Upstream, mut mailbox: mpsc::Receiver<Job>, clock: Cl
     }
 }
 
-type Waiting = BTreeMap<u64, (PartitionIndex, oneshot::Sender<Outcome>, OwnedSemaphorePermit)>;
+type Waiting = BTreeMap<
+    u64,
+    (
+        PartitionIndex,
+        oneshot::Sender<Outcome>,
+        OwnedSemaphorePermit,
+    ),
+>;
 
 fn take(upstream: &mut Upstream, waiting: &mut Waiting, ticket: u64, job: Job, deadline_ms: u64) {
     let numbering = match job.header.producer_id.0 {
@@ -171,7 +225,13 @@ fn take(upstream: &mut Upstream, waiting: &mut Waiting, ticket: u64, job: Job, d
         _ => Numbering::Plain,
     };
     let records = u32::try_from(job.header.record_count).unwrap_or(0);
-    let batch = Batch { ticket, bytes: job.bytes, records, numbering, deadline_ms };
+    let batch = Batch {
+        ticket,
+        bytes: job.bytes,
+        records,
+        numbering,
+        deadline_ms,
+    };
     waiting.insert(ticket, (job.partition.partition, job.reply, job.permit));
     upstream.offer(job.partition, job.acks, batch);
 }

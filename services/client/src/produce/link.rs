@@ -108,7 +108,9 @@ impl RecordLink {
     /// False: not now.
     pub fn put(&self, frame: Frame) -> bool {
         let request = v1::ProduceRequest { frame: Some(frame) };
-        self.sender.as_ref().is_some_and(|sender| sender.try_send(request).is_ok())
+        self.sender
+            .as_ref()
+            .is_some_and(|sender| sender.try_send(request).is_ok())
     }
 
     /// Half-close: nothing will follow.
@@ -130,7 +132,11 @@ mod tests {
     #[test]
     fn answers_come_in_any_order_and_once() {
         let mut unanswered = Unanswered::default();
-        let place = |index| Place { job: 1, index, bytes: 1 };
+        let place = |index| Place {
+            job: 1,
+            index,
+            bytes: 1,
+        };
         for index in 0..4 {
             assert_eq!(unanswered.next_sequence(), index as u64);
             unanswered.push(place(index));

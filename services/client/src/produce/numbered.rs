@@ -41,20 +41,30 @@ impl NumberedProducer {
 
     /// The sequence that the next record for this partition gets.
     pub fn next_sequence(&self, topic: &str, partition: u32) -> Sequence {
-        self.next.get(&(topic.to_owned(), partition)).copied().unwrap_or(Sequence(0))
+        self.next
+            .get(&(topic.to_owned(), partition))
+            .copied()
+            .unwrap_or(Sequence(0))
     }
 
     /// Sends the records as one batch. The outcome's offset is the first one's.
-    pub async fn send(&mut self, topic: &str, partition: u32, records: &[Record]) -> Result<Delivery, Refusal> {
+    pub async fn send(
+        &mut self,
+        topic: &str,
+        partition: u32,
+        records: &[Record],
+    ) -> Result<Delivery, Refusal> {
         let sequence = self.next_sequence(topic, partition);
-        let mut builder = BatchBuilder::new(self.codec).with_producer(self.id, self.epoch, sequence);
+        let mut builder =
+            BatchBuilder::new(self.codec).with_producer(self.id, self.epoch, sequence);
         for record in records {
             builder.push_record(record)?;
         }
         let batch = builder.build()?;
         let delivery = self.producer.send(topic, partition, batch).await?;
         let count = i32::try_from(records.len()).unwrap_or(i32::MAX);
-        self.next.insert((topic.to_owned(), partition), sequence.plus(count));
+        self.next
+            .insert((topic.to_owned(), partition), sequence.plus(count));
         Ok(delivery)
     }
 

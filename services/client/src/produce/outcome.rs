@@ -99,6 +99,8 @@ impl Future for Delivery {
     type Output = Outcome;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        Pin::new(&mut self.0).poll(cx).map(|it| it.unwrap_or_else(|_| Outcome::abandoned()))
+        Pin::new(&mut self.0)
+            .poll(cx)
+            .map(|it| it.unwrap_or_else(|_| Outcome::abandoned()))
     }
 }

@@ -41,7 +41,11 @@ pub struct RecordProducer {
 }
 
 enum Call {
-    Send { topic: String, records: Vec<v1::Record>, reply: oneshot::Sender<Vec<Outcome>> },
+    Send {
+        topic: String,
+        records: Vec<v1::Record>,
+        reply: oneshot::Sender<Vec<Outcome>>,
+    },
     Flush(oneshot::Sender<()>),
 }
 
@@ -58,19 +62,32 @@ impl RecordProducer {
     pub async fn send(&self, topic: &str, records: Vec<v1::Record>) -> Result<Receipts, Refusal> {
         let (reply, outcomes) = oneshot::channel();
         let count = records.len();
-        self.call(Call::Send { topic: topic.into(), records, reply }).await?;
-        Ok(Receipts { outcomes, records: count })
+        self.call(Call::Send {
+            topic: topic.into(),
+            records,
+            reply,
+        })
+        .await?;
+        Ok(Receipts {
+            outcomes,
+            records: count,
+        })
     }
 
     /// Waits until nothing is unanswered.
     pub async fn flush(&self) -> Result<(), Refusal> {
         let (reply, flushed) = oneshot::channel();
         self.call(Call::Flush(reply)).await?;
-        flushed.await.map_err(|_| Refusal::internal("the producer has ended"))
+        flushed
+            .await
+            .map_err(|_| Refusal::internal("the producer has ended"))
     }
 
     async fn call(&self, call: Call) -> Result<(), Refusal> {
-        self.calls.send(call).await.map_err(|_| Refusal::internal("the producer has ended"))
+        self.calls
+            .send(call)
+            .await
+            .map_err(|_| Refusal::internal("the producer has ended"))
     }
 }
 
@@ -132,7 +149,8 @@ impl Task {
     }
 
     async fn run(mut self, mut mailbox: mpsc::Receiver<Call>) {
-        let mut heartbeat = tokio::time::interval(Duration::from_millis(limits::HEARTBEAT_MS_RANGE.0));
+        let mut heartbeat =
+            tokio::time::interval(Duration::from_millis(limits::HEARTBEAT_MS_RANGE.0));
         loop {
             self.pump();
             if self.jobs.is_empty() {
@@ -165,7 +183,11 @@ impl Task {
     fn on_call(&mut self, call: Call) {
         let (topic, records, reply) = match call {
             Call::Flush(reply) => return self.flushes.push(reply),
-            Call::Send { topic, records, reply } => (topic, records, reply),
+            Call::Send {
+                topic,
+                records,
+                reply,
+            } => (topic, records, reply),
         };
         if records.is_empty() {
             return drop(reply.send(Vec::new()));
@@ -173,11 +195,25 @@ impl Task {
         let job = self.next_job;
         self.next_job += 1;
         let left = records.len();
-        self.jobs.insert(job, Job { outcomes: vec![None; left], left, reply });
+        self.jobs.insert(
+            job,
+            Job {
+                outcomes: vec![None; left],
+                left,
+                reply,
+            },
+        );
         let deadline = Instant::now() + self.config.delivery_timeout;
         for (first_index, records, bytes) in cut_frames(records) {
             let topic = topic.clone();
-            self.waiting.push_back(Waiting { job, first_index, topic, records, bytes, deadline });
+            self.waiting.push_back(Waiting {
+                job,
+                first_index,
+                topic,
+                records,
+                bytes,
+                deadline,
+            });
         }
     }
 
@@ -218,7 +254,11 @@ impl Task {
         link.give(-bytes, -count);
         if let Some(sent) = self.waiting.pop_front() {
             for (at, bytes) in sent.bytes.into_iter().enumerate() {
-                link.unanswered.push(Place { job: sent.job, index: sent.first_index + at, bytes });
+                link.unanswered.push(Place {
+                    job: sent.job,
+                    index: sent.first_index + at,
+                    bytes,
+                });
             }
             if self.config.acks == Some(Acks::Zero) {
                 self.done_without_answer(sent.job, sent.first_index, count as usize);
@@ -237,7 +277,14 @@ impl Task {
                 durability: v1::Durability::default(),
                 duplicate: false,
             });
-            self.answer(Place { job, index, bytes: 0 }, outcome);
+            self.answer(
+                Place {
+                    job,
+                    index,
+                    bytes: 0,
+                },
+                outcome,
+            );
         }
     }
 
@@ -259,7 +306,12 @@ impl Task {
                 link: id,
                 what: it.map(|response| response.frame).map_err(Some),
             })
-            .chain(futures::stream::once(async move { Event { link: id, what: Err(None) } }));
+            .chain(futures::stream::once(async move {
+                Event {
+                    link: id,
+                    what: Err(None),
+                }
+            }));
         let (frames, reader) = abortable(frames);
         self.events.push(frames.boxed());
         let link = RecordLink::new(id, server, sender, reader, lease);
@@ -409,7 +461,10 @@ impl Task {
         self.current = false;
         self.client.avoid(&link.server);
         let refusal = status.map(|status| Refusal::from_status(&status));
-        self.dial_at = Instant::now() + self.backoff.pause(refusal.as_ref().map_or(0, |r| r.retry_after_ms));
+        self.dial_at = Instant::now()
+            + self
+                .backoff
+                .pause(refusal.as_ref().map_or(0, |r| r.retry_after_ms));
         if let Some(refusal) = refusal.filter(|refusal| !refusal.is_retriable()) {
             self.fail_waiting(&refusal);
         }
@@ -424,14 +479,22 @@ impl Task {
 
     fn refuse(&mut self, waiting: &Waiting, refusal: &Refusal) {
         for index in waiting.first_index..waiting.first_index + waiting.bytes.len() {
-            let place = Place { job: waiting.job, index, bytes: 0 };
+            let place = Place {
+                job: waiting.job,
+                index,
+                bytes: 0,
+            };
             self.answer(place, Outcome::Refused(refusal.clone()));
         }
     }
 
     fn expire(&mut self) {
         let now = Instant::now();
-        while self.waiting.front().is_some_and(|front| front.deadline <= now) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|front| front.deadline <= now)
+        {
             if let Some(late) = self.waiting.pop_front() {
                 let why = "the delivery time-out passed before a gateway could take the record";
                 self.refuse(&late, &Refusal::new(ErrorCode::DeliveryTimeoutNotSent, why));
@@ -467,9 +530,21 @@ mod tests {
 
     #[test]
     fn frames_hold_a_mebibyte_or_one_record() {
-        let record = |bytes: usize| v1::Record { value: Some(vec![0; bytes].into()), ..Default::default() };
-        let frames = cut_frames(vec![record(600_000), record(400_000), record(100_000), record(3_000_000), record(1)]);
-        let shape: Vec<(usize, usize)> = frames.iter().map(|(at, records, _)| (*at, records.len())).collect();
+        let record = |bytes: usize| v1::Record {
+            value: Some(vec![0; bytes].into()),
+            ..Default::default()
+        };
+        let frames = cut_frames(vec![
+            record(600_000),
+            record(400_000),
+            record(100_000),
+            record(3_000_000),
+            record(1),
+        ]);
+        let shape: Vec<(usize, usize)> = frames
+            .iter()
+            .map(|(at, records, _)| (*at, records.len()))
+            .collect();
         assert_eq!(shape, vec![(0, 2), (2, 1), (3, 1), (4, 1)]);
         assert!(cut_frames(Vec::new()).is_empty());
     }

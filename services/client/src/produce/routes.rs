@@ -23,7 +23,10 @@ impl GatewayRoutes {
 
 impl Routes for GatewayRoutes {
     fn route(&self, _: TopicPartition) -> Route {
-        Route::To(Target { node: NodeId::NONE, address: self.client.server() })
+        Route::To(Target {
+            node: NodeId::NONE,
+            address: self.client.server(),
+        })
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
