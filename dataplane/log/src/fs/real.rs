@@ -23,9 +23,6 @@ const BOOT_ID_FILE: &str = "/proc/sys/kernel/random/boot_id";
 #[cfg(feature = "test-boot-id")]
 const TEST_BOOT_ID_VARIABLE: &str = "TALWEG_TEST_BOOT_ID";
 
-/// Most slices that Linux takes in one vectored write (`IOV_MAX`).
-const SLICES_PER_WRITE: usize = 1024;
-
 /// The real file system.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct RealFs;
@@ -182,33 +179,25 @@ impl LogFile for RealFile {
     }
 }
 
-/// Writes all slices one after the other.
+/// Writes all slices one after the other, through as many partial writes as it
+/// takes: the kernel makes them, and of more than `IOV_MAX` slices only the first
+/// are handed to it.
 pub(super) fn write_all_at(file: &File, slices: &[IoSlice<'_>], position: u64) -> io::Result<()> {
-    let mut position = position;
-    for chunk in slices.chunks(SLICES_PER_WRITE) {
-        position += write_chunk(file, chunk, position)?;
-    }
-    Ok(())
-}
-
-/// Writes one run of slices whole, through as many partial writes as the kernel
-/// makes of it. Answers the bytes written.
-fn write_chunk(file: &File, chunk: &[IoSlice<'_>], position: u64) -> io::Result<u64> {
-    let mut left = chunk.to_vec();
+    let mut left = slices.to_vec();
     let mut left = left.as_mut_slice();
-    let mut written = 0_u64;
+    let mut position = position;
     // Empty slices at the front would make a finished write look like a stuck one.
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
-        match rustix::io::pwritev(file, left, position + written) {
+        match rustix::io::pwritev(file, left, position) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(n) => {
-                written += n as u64;
+                position += n as u64;
                 IoSlice::advance_slices(&mut left, n);
             }
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(written)
+    Ok(())
 }

@@ -33,18 +33,14 @@ pub(super) enum NameChange {
 
 impl NameChange {
     /// The folders within which this change keeps its turn.
-    fn folders(&self) -> [NodeId; 2] {
+    fn folders(&self) -> [NodeId; 3] {
         match self {
-            Self::Link { dir, .. } => [*dir; 2],
-            // A folder goes after what was in it.
-            Self::Unlink {
-                dir,
-                node,
-                is_dir: true,
-                ..
-            } => [*dir, *node],
-            Self::Unlink { dir, .. } => [*dir; 2],
-            Self::Rename { from, to, .. } => [from.0, to.0],
+            Self::Link { dir, .. } => [*dir; 3],
+            // What is removed or replaced goes after all that happened in it.
+            Self::Unlink { dir, node, .. } => [*dir, *dir, *node],
+            Self::Rename {
+                from, to, replaced, ..
+            } => [from.0, to.0, replaced.unwrap_or(to.0)],
         }
     }
 

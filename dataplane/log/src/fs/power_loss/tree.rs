@@ -296,7 +296,7 @@ impl Tree {
         if let Body::File(content) = &mut node.body {
             content.disk_mut().close();
         }
-        if id == ROOT || node.linked || node.durable_at.is_some() || node.pending > 0 {
+        if id == ROOT || node.linked || node.pending > 0 {
             return;
         }
         if let (Ok(path), true) = (self.real_path(id), self.is_real()) {

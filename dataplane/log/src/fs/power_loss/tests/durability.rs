@@ -163,6 +163,41 @@ fn a_removal_needs_its_folder_flushed() {
 }
 
 #[test]
+fn what_was_moved_out_of_a_removed_folder_is_saved_with_its_removal() {
+    // A file is rescued from a folder, then the folder goes: its removal must not take the file along.
+    let fs = disk();
+    fs.create_dir_all(&at("old/sub")).unwrap();
+    fs.create_dir_all(&at("other")).unwrap();
+    put(&fs, &at("old/sub/f"), b"f", 0);
+    fs.flush_all(&at("")).unwrap();
+    fs.rename(&at("old/sub/f"), &at("other/f")).unwrap();
+    fs.remove_dir_all(&at("old")).unwrap();
+    fs.flush_dir(&at("")).unwrap();
+    fs.power_loss().unwrap();
+    assert_eq!(names(&fs, ""), ["other"]);
+    assert_eq!(read_all(&fs, &at("other/f")), b"f");
+}
+
+#[test]
+fn a_folder_that_takes_an_emptied_ones_place_comes_after_the_emptying() {
+    // Over a real folder a rename onto one that still has its files would be refused.
+    let folder = tempfile::tempdir().unwrap();
+    let fs = PowerLossFs::over_folder(folder.path()).unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["a", "b"] {
+        fs.create_dir_all(&at(name)).unwrap();
+        put(&fs, &at(name).join(name), b"f", 0);
+    }
+    fs.flush_all(folder.path()).unwrap();
+    fs.remove_file(&at("b/b")).unwrap();
+    fs.rename(&at("a"), &at("b")).unwrap();
+    fs.flush_dir(folder.path()).unwrap();
+    let real = dump(&crate::fs::RealFs, &at("b"));
+    assert_eq!(real.keys().collect::<Vec<_>>(), ["a"]);
+    assert!(!at("a").exists());
+}
+
+#[test]
 fn a_cut_needs_a_flush() {
     // Recovery cuts a torn tail and appends; without a flush between, the cut and the new bytes are both undone.
     let fs = disk();

@@ -102,13 +102,12 @@ fn a_full_disk_cuts_the_write() {
     file.set_len(1400).unwrap();
     fs.remove_file(&at("g")).unwrap();
     assert_eq!(fs.space(&at("")).unwrap().free_bytes, 400);
-    write(&[5; 400], 1400).unwrap();
     assert_eq!(code(write(&[6], 9000)), Some(ENOSPC));
-    assert_eq!(
-        file.len().unwrap(),
-        1800,
-        "the gap did not fit, so nothing grew"
-    );
+    let why = "the gap did not fit, so nothing grew";
+    assert_eq!(file.len().unwrap(), 1400, "{why}");
+    assert_eq!(code(file.set_len(9000)), Some(ENOSPC));
+    assert_eq!(fs.space(&at("")).unwrap().free_bytes, 400, "{why}");
+    write(&[5; 400], 1400).unwrap();
     fs.limit_free_bytes(None);
     write(&[6], 9000).unwrap();
 }
@@ -233,6 +232,22 @@ fn a_stalled_flush_keeps_nobody_else_waiting() {
     resume.send(()).unwrap();
     flusher.join().unwrap().unwrap();
     assert_eq!(fs.durable_len(&at("f")).unwrap(), 2);
+}
+
+#[test]
+fn a_call_that_wakes_after_the_crash_does_nothing() {
+    // The hook plays a stall; before it ends the machine is down and up again.
+    let fs = disk();
+    let file = put(&fs, &at("f"), b"old", 0);
+    fs.flush_all(&at("")).unwrap();
+    let machine = fs.clone();
+    fs.set_hook(Some(Arc::new(move |op| match op.kind {
+        OpKind::Write => machine.power_loss(),
+        _ => Ok(()),
+    })));
+    assert!(file.write_at(&[IoSlice::new(b"new")], 0).is_err());
+    fs.set_hook(None);
+    assert_eq!(read_all(&fs, &at("f")), b"old");
 }
 
 #[test]
