@@ -3,12 +3,18 @@
 
 mod check;
 mod eventually;
+pub mod http;
+mod load;
 mod ports;
 mod process;
+pub mod raw;
 mod stack;
+mod writer;
 
 pub use check::{Acked, Finding, Seen, check};
 pub use eventually::eventually;
+pub use load::Load;
 pub use ports::free_port;
 pub use process::{Process, binary};
-pub use stack::{Stack, StackBuilder};
+pub use stack::{Dev, Stack, StackBuilder};
+pub use writer::{Writer, Written};

@@ -1,1 +1,1 @@
-//! talweg-integration
+//! The stories are in `tests/`; see ../README.md.
