@@ -127,7 +127,7 @@ async fn a_hundred_stalled_readers_slow_nobody() {
     let worst = Duration::from_millis(worst.load(Ordering::Relaxed).unsigned_abs());
     assert!(worst > Duration::ZERO, "the readers read something");
     assert!(worst < LAG, "a reader was {worst:?} behind");
-    let allowed = STALLED as u64 * GRANT as u64 + (READERS as u64 * 4 << 20) + (64 << 20);
+    let allowed = STALLED as u64 * GRANT as u64 + READERS as u64 * (4 << 20) + (64 << 20);
     for (name, before, now) in [
         ("gateway", before.0, stack.gateways[0].private_bytes()),
         ("storage", before.1, stack.storages[0].private_bytes()),
