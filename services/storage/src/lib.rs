@@ -1,1 +1,36 @@
-//! talweg-storage
+//! The storage node: keeps partition logs, appends what producers send to the
+//! partitions that it leads, and serves readers.
+//!
+//! ```text
+//! streams (tokio tasks) ──commands──▶ partition loops (threads) ──tickets──▶ flushers (threads)
+//!        ▲   │                              │   ▲                               │
+//!        │   └── reads: page cache inline,  │   └────────── results ───────────┘
+//!        │       else a worker              │
+//!        └── answers, wake-ups ─────────────┘        control (a runtime of its own):
+//!                                                     session, view, opening and leading
+//! ```
+//! Each partition has one owner, a loop. A disk never holds up a stream's
+//! task or the session. What is acknowledged has been decided by the leader's
+//! state machine (`talweg-replication`), nowhere else.
+
+mod clock;
+mod config;
+mod control;
+mod fetch;
+mod flusher;
+mod folders;
+mod housekeeping;
+mod metrics;
+mod node;
+mod partition;
+mod produce;
+mod resolve;
+mod services;
+mod start;
+mod stop;
+mod stream;
+mod view;
+
+pub use config::StorageConfig;
+pub use control::Stopped;
+pub use start::{Handle, StartError, start};

@@ -1,0 +1,20 @@
+//! This node and its controller: the session, the view, and what follows from it.
+//!
+//! All of it runs on a runtime of its own, so that neither streams nor disks can
+//! make the node look dead. Three tasks: the [`session`] says that the process
+//! lives, the [`follow`] task keeps the view, the [`assigner`] opens, leads and
+//! deletes partitions as the view says. Without a controller the node goes on
+//! with what it has.
+
+mod assign;
+mod assigner;
+mod controllers;
+mod follow;
+mod identity;
+mod session;
+
+pub use assigner::Assigner;
+pub use controllers::Controllers;
+pub use follow::follow;
+pub use identity::{Identity, IdentityError};
+pub use session::{Registration, Session, Stopped};

@@ -1,0 +1,134 @@
+//! What can be asked of a loop, and the door through which it is asked.
+//!
+//! Batches wait in the mailbox only as far as their bytes fit its budget: a
+//! stream reserves first, and waits for that on its own task. Other commands
+//! are few (one per partition and change) and are never held back.
+
+use super::{
+    completion::Completions,
+    handle::PartitionHandle,
+    rounds::{FlushKind, Flushed},
+};
+use crossbeam_channel::Sender;
+use std::sync::Arc;
+use talweg_batch::CheckedBatch;
+use talweg_log::{LogConfig, LogError, PartitionLog};
+use talweg_replication::LeaderSettings;
+use talweg_types::{Acks, Incarnation, LeaderEpoch, NodeId, Offset, TopicPartition};
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// Batches of one frame, all of one partition, with consecutive stream sequences.
+pub struct AppendRequest {
+    pub tp: TopicPartition,
+    /// The epoch that the producer believes in.
+    pub expected_epoch: Option<LeaderEpoch>,
+    pub acks: Acks,
+    /// With the stream sequence of each.
+    pub batches: Vec<(u64, CheckedBatch)>,
+    /// Who is answered, and the stream's number for the partition.
+    pub stream: Arc<Completions>,
+    pub slot: u32,
+    /// Given back when the batches are written.
+    pub reservation: Reservation,
+}
+
+/// A leadership that the controller gave to this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leadership {
+    pub epoch: LeaderEpoch,
+    pub incarnation: Incarnation,
+}
+
+/// A log that is ready to be owned by a loop.
+pub struct Opened {
+    pub log: PartitionLog,
+    pub handle: Arc<PartitionHandle>,
+    pub node: NodeId,
+    /// Index of its folder among the node's.
+    pub folder: usize,
+    pub settings: LeaderSettings,
+}
+
+/// A message to a loop.
+pub enum Command {
+    Append(AppendRequest),
+    Open(Box<Opened>),
+    Lead { tp: TopicPartition, leadership: Leadership },
+    Resign { tp: TopicPartition, epoch: LeaderEpoch },
+    Configure { tp: TopicPartition, log: LogConfig, settings: LeaderSettings },
+    /// Deletes the log; answered when it is gone.
+    Delete { tp: TopicPartition, done: oneshot::Sender<Result<(), LogError>> },
+    /// Moves the log start; `None` is the high watermark. Answered with the new one, durable.
+    DeleteRecords { tp: TopicPartition, before: Option<Offset>, done: oneshot::Sender<Result<Offset, LogError>> },
+    /// Results of flushes.
+    Flushed { folder: usize, kind: FlushKind, results: Vec<Flushed> },
+    /// The time index was rebuilt as far as it went.
+    IndexRebuilt { tp: TopicPartition },
+    /// Append no more, flush and close everything, answer, end. True: all is clean.
+    Close { done: oneshot::Sender<bool> },
+    /// End now, as if the process had died.
+    Abort,
+}
+
+/// The loop has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the partition loop has ended")]
+pub struct Stopped;
+
+/// Room in a mailbox.
+pub struct Reservation {
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// The way to a loop.
+#[derive(Clone)]
+pub struct LoopHandle {
+    sender: Sender<Command>,
+    budget: Arc<Semaphore>,
+    budget_bytes: u32,
+}
+
+impl LoopHandle {
+    pub(super) fn new(sender: Sender<Command>, budget_bytes: u32) -> Self {
+        let budget = Arc::new(Semaphore::new(budget_bytes as usize));
+        Self { sender, budget, budget_bytes }
+    }
+
+    /// Waits until the mailbox has room for `bytes`. One request larger than the
+    /// whole budget waits until it is alone.
+    pub async fn reserve(&self, bytes: usize) -> Result<Reservation, Stopped> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.budget_bytes);
+        let permit = Arc::clone(&self.budget).acquire_many_owned(bytes).await.map_err(|_| Stopped)?;
+        Ok(Reservation { _permit: Some(permit) })
+    }
+
+    /// Room for `bytes`, if there is some now.
+    pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.budget_bytes);
+        let permit = Arc::clone(&self.budget).try_acquire_many_owned(bytes).ok()?;
+        Some(Reservation { _permit: Some(permit) })
+    }
+
+    pub fn send(&self, command: Command) -> Result<(), Stopped> {
+        self.sender.send(command).map_err(|_| Stopped)
+    }
+
+    /// The loop has ended: nobody waits for room any more.
+    pub(super) fn close(&self) {
+        self.budget.close();
+    }
+
+    /// Bytes that wait in the mailbox.
+    pub fn queued_bytes(&self) -> usize {
+        (self.budget_bytes as usize).saturating_sub(self.budget.available_permits())
+    }
+}
+
+impl Reservation {
+    /// For tests of what lies behind the mailbox.
+    #[cfg(test)]
+    pub fn none() -> Self {
+        Self { _permit: None }
+    }
+}

@@ -1,0 +1,423 @@
+//! A thread that owns partitions.
+//!
+//! Each round takes everything that is queued (up to a bound), groups batches
+//! by partition, appends each group with one write, begins the flush rounds
+//! that are due, does what time asks for, and wakes each answered stream once.
+//! Partitions with nothing to do are not visited: time is one ordered set of
+//! deadlines per loop. The loop never ends before it is told to.
+
+use super::{
+    command::{AppendRequest, Command, LoopHandle, Opened},
+    completion::{AppendRefusal, Deliveries},
+    replica::{AppendedRound, Replica, refuse_all},
+    rounds::{FlushKind, Flushed, FolderRounds, Taken},
+};
+use crate::{
+    clock::{self, ClockWatch},
+    flusher::{FlushBack, Flushers, Job},
+    metrics::Metrics,
+};
+use crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    sync::Arc,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+use talweg_log::{LogError, LogFolder};
+use talweg_replication::MonotonicMs;
+use talweg_types::{Offset, TimestampMs, TopicPartition};
+use tokio::sync::oneshot;
+
+/// Commands taken in one round.
+const ROUND_COMMANDS: usize = 4096;
+/// The longest sleep: a bound on how wrong a deadline can be.
+const SLEEP_MS: u64 = 1_000;
+
+/// No partition is ticked more often.
+const TICK_MS: u64 = 20;
+
+/// What all loops of a node share.
+#[derive(Clone)]
+pub struct LoopSettings {
+    pub folders: Vec<Arc<LogFolder>>,
+    pub flushers: Flushers,
+    pub clock: Arc<ClockWatch>,
+    pub metrics: Arc<Metrics>,
+    /// Bytes that may wait in this loop's mailbox.
+    pub mailbox_bytes: u32,
+    /// A background flush begins early at this many dirty bytes of a folder.
+    pub background_flush_bytes: u64,
+}
+
+/// Starts loop number `index`.
+pub fn spawn_loop(index: usize, settings: LoopSettings) -> io::Result<(LoopHandle, JoinHandle<()>)> {
+    let (sender, mailbox) = unbounded();
+    let handle = LoopHandle::new(sender, settings.mailbox_bytes);
+    let mut owner = EventLoop::new(index, mailbox, handle.clone(), settings);
+    let thread = thread::Builder::new().name(format!("partitions-{index}")).spawn(move || owner.run())?;
+    Ok((handle, thread))
+}
+
+/// Whether the loop goes on.
+#[derive(PartialEq, Eq)]
+enum Phase {
+    Serving,
+    /// No more appends; tickets come back, then closing tickets go out.
+    Stopping,
+    /// Closing tickets are out.
+    Closing,
+    Ended,
+}
+
+struct EventLoop {
+    index: usize,
+    mailbox: Receiver<Command>,
+    settings: LoopSettings,
+    own: LoopHandle,
+    replicas: BTreeMap<TopicPartition, Replica>,
+    folders: Vec<FolderRounds>,
+    /// When each partition's `tick` is due, and the same by partition.
+    timers: BTreeSet<(MonotonicMs, TopicPartition)>,
+    due: BTreeMap<TopicPartition, MonotonicMs>,
+    /// Since when each partition has had unflushed bytes.
+    dirty: BTreeSet<(MonotonicMs, TopicPartition)>,
+    out: Deliveries,
+    phase: Phase,
+    closed: Vec<oneshot::Sender<bool>>,
+    /// A log could not be closed whole.
+    unclean: bool,
+}
+
+impl EventLoop {
+    fn new(index: usize, mailbox: Receiver<Command>, own: LoopHandle, settings: LoopSettings) -> Self {
+        let rounds = |(folder_index, folder): (usize, &Arc<LogFolder>)| {
+            let back =
+                FlushBack { to: own.clone(), folder_index, folder: Arc::clone(folder), kind: FlushKind::Urgent };
+            FolderRounds::new(back, settings.background_flush_bytes)
+        };
+        Self {
+            folders: settings.folders.iter().enumerate().map(rounds).collect(),
+            index,
+            mailbox,
+            own,
+            settings,
+            replicas: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            due: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            out: Deliveries::default(),
+            phase: Phase::Serving,
+            closed: Vec::new(),
+            unclean: false,
+        }
+    }
+
+    fn run(&mut self) {
+        while self.phase != Phase::Ended {
+            let first = match self.mailbox.recv_timeout(self.sleep()) {
+                Ok(command) => Some(command),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => return,
+            };
+            self.round(first);
+        }
+        self.own.close();
+        // Whoever came too late is told.
+        let now = clock::monotonic_now();
+        while let Ok(command) = self.mailbox.try_recv() {
+            if let Command::Append(request) = command {
+                self.append(now, BTreeMap::from([(request.tp, vec![request])]));
+            }
+        }
+        self.out.wake();
+    }
+
+    /// Until the next deadline.
+    fn sleep(&self) -> Duration {
+        let now = clock::monotonic_now();
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let flush = self.folders.iter().filter_map(FolderRounds::next).min();
+        let next = [timer, flush].into_iter().flatten().min().map_or(SLEEP_MS, |at| at.0.saturating_sub(now.0));
+        Duration::from_millis(next.min(SLEEP_MS))
+    }
+
+    fn round(&mut self, first: Option<Command>) {
+        let now = clock::monotonic_now();
+        let mut appends: BTreeMap<TopicPartition, Vec<AppendRequest>> = BTreeMap::new();
+        let queued = std::iter::from_fn({
+            let mailbox = self.mailbox.clone();
+            move || mailbox.try_recv().ok()
+        });
+        for command in first.into_iter().chain(queued.take(ROUND_COMMANDS)) {
+            match command {
+                Command::Append(request) => appends.entry(request.tp).or_default().push(request),
+                other => {
+                    // What was asked before is done before.
+                    self.append(now, std::mem::take(&mut appends));
+                    self.on_command(now, other);
+                }
+            }
+        }
+        self.append(now, appends);
+        self.tick(now);
+        self.start_flushes(now);
+        self.advance_stop();
+        self.out.wake();
+        let oldest = self.dirty.first().map(|(since, _)| *since);
+        self.settings.metrics.oldest_unflushed(self.index, oldest);
+    }
+
+    fn append(&mut self, now: MonotonicMs, appends: BTreeMap<TopicPartition, Vec<AppendRequest>>) {
+        let mut total = AppendedRound::default();
+        for (tp, requests) in appends {
+            let refusal = match self.replicas.get_mut(&tp) {
+                _ if self.phase != Phase::Serving => AppendRefusal::Stopping,
+                Some(replica) if replica.deleting.is_none() => {
+                    let done = replica.append(now, requests, &mut self.out);
+                    total.bytes += done.bytes;
+                    total.records += done.records;
+                    if done.bytes > 0 {
+                        let (folder, synced) = (replica.folder, replica.is_synced());
+                        if replica.dirty_since.is_none() {
+                            replica.dirty_since = Some(now);
+                            self.dirty.insert((now, tp));
+                        }
+                        self.wrote(now, tp, folder, synced, done.bytes);
+                    }
+                    continue;
+                }
+                _ => AppendRefusal::NotLeader,
+            };
+            for request in requests {
+                refuse_all(request, &refusal, &mut self.out);
+            }
+        }
+        self.settings.metrics.appended(total.bytes, total.records);
+    }
+
+    fn wrote(&mut self, now: MonotonicMs, tp: TopicPartition, folder: usize, synced: bool, bytes: u64) {
+        let rounds = &mut self.folders[folder];
+        if synced {
+            rounds.want_urgent(tp);
+        } else {
+            rounds.want_background(tp, bytes);
+        }
+        self.schedule(now, tp);
+    }
+
+    fn on_command(&mut self, now: MonotonicMs, command: Command) {
+        match command {
+            Command::Append(request) => self.append(now, BTreeMap::from([(request.tp, vec![request])])),
+            Command::Open(opened) => self.on_open(now, *opened),
+            Command::Lead { tp, leadership } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.lead(now, leadership, &mut self.out);
+                }
+            }
+            Command::Resign { tp, epoch } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.resign(now, epoch, &mut self.out);
+                }
+            }
+            Command::Configure { tp, log, settings } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.configure(now, log, settings, &mut self.out);
+                    if replica.waiting() > 0 {
+                        self.folders[replica.folder].want_urgent(tp);
+                    }
+                    self.schedule(now, tp);
+                }
+            }
+            Command::Delete { tp, done } => self.on_delete(now, tp, done),
+            Command::DeleteRecords { tp, before, done } => {
+                let result = self.on_delete_records(now, tp, before);
+                // Whoever asked may have given up; the records are gone all the same.
+                let _ = done.send(result);
+            }
+            Command::Flushed { folder, kind, results } => self.on_flushed(now, folder, kind, results),
+            Command::IndexRebuilt { tp } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.rebuilding = false;
+                    self.schedule(now, tp);
+                }
+            }
+            Command::Close { done } => self.on_close(done),
+            Command::Abort => self.phase = Phase::Ended,
+        }
+    }
+
+    fn on_open(&mut self, now: MonotonicMs, opened: Opened) {
+        let tp = opened.handle.tp;
+        self.replicas.insert(tp, Replica::new(opened));
+        self.schedule(now, tp);
+    }
+
+    fn on_delete(&mut self, now: MonotonicMs, tp: TopicPartition, done: oneshot::Sender<Result<(), LogError>>) {
+        let Some(replica) = self.replicas.get_mut(&tp) else {
+            let _ = done.send(Ok(()));
+            return;
+        };
+        replica.fail(now, "the topic was deleted", &mut self.out);
+        replica.deleting = Some(done);
+        self.delete_if_idle(tp);
+    }
+
+    /// A log is deleted when no ticket of it is out.
+    fn delete_if_idle(&mut self, tp: TopicPartition) {
+        let idle = |replica: &Replica| replica.deleting.is_some() && !replica.ticket_out;
+        if !self.replicas.get(&tp).is_some_and(idle) {
+            return;
+        }
+        self.unschedule(&tp);
+        if let Some(Replica { log, folder, dirty_since, deleting: Some(done), .. }) = self.replicas.remove(&tp) {
+            if let Some(since) = dirty_since {
+                self.dirty.remove(&(since, tp));
+            }
+            self.folders[folder].forget(&tp);
+            self.settings.flushers.run(Job::Delete { log: Box::new(log), done });
+        }
+    }
+
+    fn on_delete_records(
+        &mut self,
+        now: MonotonicMs,
+        tp: TopicPartition,
+        before: Option<Offset>,
+    ) -> Result<Offset, LogError> {
+        let replica = self.replicas.get_mut(&tp).ok_or(LogError::Deleted)?;
+        let result = replica.delete_records(before);
+        self.schedule(now, tp);
+        result
+    }
+
+    fn on_flushed(&mut self, now: MonotonicMs, folder: usize, kind: FlushKind, results: Vec<Flushed>) {
+        self.folders[folder].returned(now, kind, results.len());
+        for Flushed { tp, ticket, result } in results {
+            let Some(replica) = self.replicas.get_mut(&tp) else { continue };
+            let was_dirty = replica.dirty_since;
+            let ok = replica.flushed(now, ticket, result, &mut self.out);
+            if let Some(since) = was_dirty.filter(|_| replica.dirty_since != was_dirty) {
+                self.dirty.remove(&(since, tp));
+                self.dirty.extend(replica.dirty_since.map(|since| (since, tp)));
+            }
+            self.unclean |= ok.is_err() && self.phase == Phase::Closing;
+            if let Err(error) = ok {
+                replica.fail(now, &error.to_string(), &mut self.out);
+            } else if replica.waiting() > 0 {
+                self.folders[folder].want_urgent(tp);
+            }
+            self.schedule(now, tp);
+            self.delete_if_idle(tp);
+        }
+    }
+
+    fn start_flushes(&mut self, now: MonotonicMs) {
+        for (index, rounds) in self.folders.iter_mut().enumerate() {
+            if let Some(why) = rounds.folder.failed().filter(|_| !rounds.failure_seen) {
+                rounds.failure_seen = true;
+                let lost = self.replicas.values_mut().filter(|replica| replica.folder == index);
+                lost.for_each(|replica| replica.fail(now, &why, &mut self.out));
+            }
+            if self.phase == Phase::Serving {
+                rounds.start(now, &self.settings.flushers, |tp| {
+                    self.replicas.get_mut(tp).map_or(Taken::Nothing, |replica| replica.take_ticket(now))
+                });
+            }
+        }
+    }
+
+    /// Does what is due.
+    fn tick(&mut self, now: MonotonicMs) {
+        if self.phase != Phase::Serving {
+            return;
+        }
+        let wall = clock::wall_now();
+        let trusted = self.settings.clock.is_trusted();
+        while let Some((at, tp)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, tp));
+            self.due.remove(&tp);
+            let Some(replica) = self.replicas.get_mut(&tp) else { continue };
+            let report = replica.tick(wall, trusted);
+            if report.wants_flush {
+                self.folders[replica.folder].want_background(tp, 0);
+            }
+            if report.wants_index_rebuild && !replica.rebuilding {
+                replica.rebuilding = true;
+                let interval_bytes = replica.log.config().index_interval_bytes;
+                let reader = replica.log.reader();
+                self.settings.flushers.run(Job::RebuildIndex { reader, interval_bytes, back: self.own.clone() });
+            }
+            if replica.handle.failure().is_none() {
+                // What a tick could not do now is not asked for at once again.
+                let floor = if report.held_for_clock { SLEEP_MS } else { TICK_MS };
+                let at = next_tick(replica, now, wall, floor);
+                self.set_timer(tp, at);
+            }
+        }
+    }
+
+    /// After something happened to a partition: its tick may be due earlier.
+    fn schedule(&mut self, now: MonotonicMs, tp: TopicPartition) {
+        let Some(replica) = self.replicas.get(&tp) else { return };
+        let at = next_tick(replica, now, clock::wall_now(), TICK_MS);
+        if self.due.get(&tp).is_none_or(|due| at < *due) {
+            self.set_timer(tp, at);
+        }
+    }
+
+    fn set_timer(&mut self, tp: TopicPartition, at: MonotonicMs) {
+        if let Some(old) = self.due.insert(tp, at) {
+            self.timers.remove(&(old, tp));
+        }
+        self.timers.insert((at, tp));
+    }
+
+    fn unschedule(&mut self, tp: &TopicPartition) {
+        if let Some(at) = self.due.remove(tp) {
+            self.timers.remove(&(at, *tp));
+        }
+    }
+
+    fn on_close(&mut self, done: oneshot::Sender<bool>) {
+        self.closed.push(done);
+        if self.phase == Phase::Serving {
+            self.phase = Phase::Stopping;
+        }
+    }
+
+    /// Stopping → all tickets back → closing tickets out → back → ended.
+    fn advance_stop(&mut self) {
+        let idle = self.folders.iter().all(|rounds| rounds.out() == 0);
+        if self.phase == Phase::Stopping && idle {
+            self.phase = Phase::Closing;
+            self.start_closing();
+        }
+        if self.phase == Phase::Closing && self.folders.iter().all(|rounds| rounds.out() == 0) {
+            self.phase = Phase::Ended;
+            let clean = !self.unclean;
+            for done in self.closed.drain(..) {
+                let _ = done.send(clean);
+            }
+        }
+    }
+
+    fn start_closing(&mut self) {
+        let mut tickets: Vec<Vec<_>> = self.folders.iter().map(|_| Vec::new()).collect();
+        for (tp, replica) in &mut self.replicas {
+            if let Some(ticket) = replica.take_closing_ticket() {
+                tickets[replica.folder].push((*tp, ticket));
+            }
+        }
+        for (rounds, tickets) in self.folders.iter_mut().zip(tickets) {
+            rounds.start_closing(&self.settings.flushers, tickets);
+        }
+    }
+}
+
+/// When the log wants its next tick, on the monotonic clock.
+fn next_tick(replica: &Replica, now: MonotonicMs, wall: TimestampMs, floor_ms: u64) -> MonotonicMs {
+    let wait = replica.log.next_tick(wall).0.saturating_sub(wall.0);
+    MonotonicMs(now.0 + u64::try_from(wait).unwrap_or(0).max(floor_ms))
+}

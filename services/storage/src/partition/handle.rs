@@ -1,0 +1,107 @@
+//! What streams know of a partition that this node holds: its reader, who leads
+//! it, which loop owns it, who watches it. The loop writes, everybody reads.
+
+use super::watchers::Watchers;
+use parking_lot::RwLock;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+};
+use talweg_log::LogReader;
+use talweg_types::{LeaderEpoch, TopicPartition};
+
+/// A replica as seen from outside its loop.
+pub struct PartitionHandle {
+    pub tp: TopicPartition,
+    pub reader: Arc<LogReader>,
+    /// Index of the loop that owns it.
+    pub owner: usize,
+    pub watchers: Watchers,
+    /// The epoch in which this process leads; -1 while it does not.
+    epoch: AtomicI32,
+    failure: RwLock<Option<String>>,
+}
+
+impl PartitionHandle {
+    pub fn new(tp: TopicPartition, reader: Arc<LogReader>, owner: usize) -> Self {
+        Self {
+            tp,
+            reader,
+            owner,
+            watchers: Watchers::default(),
+            epoch: AtomicI32::new(LeaderEpoch::NONE.0),
+            failure: RwLock::new(None),
+        }
+    }
+
+    /// A replica that could not be opened: it only says why.
+    pub fn failed(tp: TopicPartition, reader: Arc<LogReader>, why: &str) -> Self {
+        let handle = Self::new(tp, reader, 0);
+        handle.fail(why);
+        handle
+    }
+
+    /// The epoch in which this process leads it.
+    pub fn leads(&self) -> Option<LeaderEpoch> {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        (epoch != LeaderEpoch::NONE.0).then_some(LeaderEpoch(epoch))
+    }
+
+    /// The owner's: told to all readers.
+    pub(super) fn set_leads(&self, epoch: Option<LeaderEpoch>) {
+        self.epoch.store(epoch.unwrap_or(LeaderEpoch::NONE).0, Ordering::Release);
+        self.watchers.wake_all();
+    }
+
+    /// Why the replica serves no more.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.read().clone()
+    }
+
+    /// The owner's: told to all readers; the first reason stays.
+    pub(super) fn fail(&self, why: &str) {
+        self.failure.write().get_or_insert_with(|| why.to_owned());
+        self.watchers.wake_all();
+    }
+}
+
+/// All partitions that this node has open.
+#[derive(Default)]
+pub struct Registry {
+    handles: RwLock<BTreeMap<TopicPartition, Arc<PartitionHandle>>>,
+}
+
+impl Registry {
+    pub fn get(&self, tp: &TopicPartition) -> Option<Arc<PartitionHandle>> {
+        self.handles.read().get(tp).cloned()
+    }
+
+    pub fn insert(&self, handle: Arc<PartitionHandle>) {
+        self.handles.write().insert(handle.tp, handle);
+    }
+
+    pub fn remove(&self, tp: &TopicPartition) {
+        let removed = self.handles.write().remove(tp);
+        if let Some(handle) = removed {
+            handle.set_leads(None);
+        }
+    }
+
+    pub fn all(&self) -> Vec<Arc<PartitionHandle>> {
+        self.handles.read().values().cloned().collect()
+    }
+
+    /// All, those led, those failed.
+    pub fn counts(&self) -> (u64, u64, u64) {
+        let (mut all, mut led, mut failed) = (0, 0, 0);
+        for handle in self.handles.read().values() {
+            all += 1;
+            led += u64::from(handle.leads().is_some());
+            failed += u64::from(handle.failure().is_some());
+        }
+        (all, led, failed)
+    }
+}

@@ -1,0 +1,24 @@
+//! Partitions and the threads that own them.
+//!
+//! Each partition is a plain struct in one of a few loops (one a core). Nobody
+//! else touches it: streams send [`Command`]s through a [`LoopHandle`], whose
+//! mailbox is bounded in bytes, and are answered through their [`Completions`].
+//! What they may read without asking is in the [`PartitionHandle`].
+
+mod command;
+mod completion;
+mod event_loop;
+mod handle;
+mod replica;
+mod rounds;
+mod watchers;
+
+#[cfg(test)]
+mod tests;
+
+pub use command::{AppendRequest, Command, Leadership, LoopHandle, Opened, Reservation};
+pub use completion::{AppendRefusal, Completion, Completions, Outcome};
+pub use event_loop::{LoopSettings, spawn_loop};
+pub use handle::{PartitionHandle, Registry};
+pub use rounds::{FlushKind, Flushed};
+pub use watchers::{StreamWaker, Watcher};

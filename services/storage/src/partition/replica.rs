@@ -1,0 +1,326 @@
+//! One replica as its loop holds it: the log, the leader's state, and how the
+//! two move together.
+//!
+//! The log is the first to act, the leader decides what may be said about it:
+//! no answer leaves here that is not an effect of [`Leader::step`] or a refusal
+//! of something that was not appended.
+
+use super::{
+    command::{AppendRequest, Leadership, Opened},
+    completion::{AppendRefusal, Completion, Completions, Deliveries, Outcome},
+    handle::PartitionHandle,
+    rounds::Taken,
+};
+use crate::clock;
+use std::{io, sync::Arc};
+use talweg_batch::CheckedBatch;
+use talweg_log::{AppendError, Appended, FlushTicket, LogConfig, LogError, PartitionLog, TickReport};
+use talweg_replication::{
+    Effect, Event, Failure, Lead, Leader, LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds, Role, Waiter,
+};
+use talweg_types::{Acks, Durability, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
+
+/// Whom a batch is answered to, and with what.
+pub(super) struct Ticket {
+    stream: Arc<Completions>,
+    slot: u32,
+    sequence: u64,
+    base_offset: Offset,
+    append_time: TimestampMs,
+    duplicate: bool,
+}
+
+/// A replica in its loop.
+pub(super) struct Replica {
+    pub log: PartitionLog,
+    pub handle: Arc<PartitionHandle>,
+    pub folder: usize,
+    pub ticket_out: bool,
+    pub rebuilding: bool,
+    /// Since when there have been unflushed bytes.
+    pub dirty_since: Option<MonotonicMs>,
+    /// When the ticket that is out was taken.
+    ticket_since: MonotonicMs,
+    /// Answered once the log is gone.
+    pub deleting: Option<tokio::sync::oneshot::Sender<Result<(), LogError>>>,
+    node: NodeId,
+    settings: LeaderSettings,
+    leader: Leader<Ticket>,
+}
+
+/// What an append did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct AppendedRound {
+    pub bytes: u64,
+    pub records: u64,
+}
+
+/// A batch that goes to the log, and its producer.
+struct Waiting {
+    stream: Arc<Completions>,
+    slot: u32,
+    sequence: u64,
+    acks: Acks,
+}
+
+impl Replica {
+    pub fn new(opened: Opened) -> Self {
+        Self {
+            leader: Leader::new(opened.node, opened.settings),
+            log: opened.log,
+            handle: opened.handle,
+            folder: opened.folder,
+            ticket_out: false,
+            rebuilding: false,
+            dirty_since: None,
+            ticket_since: MonotonicMs(0),
+            deleting: None,
+            node: opened.node,
+            settings: opened.settings,
+        }
+    }
+
+    pub fn tp(&self) -> TopicPartition {
+        self.handle.tp
+    }
+
+    pub fn is_synced(&self) -> bool {
+        self.settings.durability == Durability::Synced
+    }
+
+    /// Produces that wait for an answer.
+    pub fn waiting(&self) -> usize {
+        self.leader.waiting()
+    }
+
+    /// Begins to lead. A log that cannot begin the epoch serves nothing.
+    pub fn lead(&mut self, now: MonotonicMs, leadership: Leadership, out: &mut Deliveries) {
+        if self.leader.epoch() == Some(leadership.epoch) {
+            return;
+        }
+        match self.log.begin_epoch(leadership.epoch) {
+            Ok(()) => {}
+            // An older word than what the log holds.
+            Err(error @ LogError::StaleEpoch { .. }) => {
+                tracing::warn!(partition = %self.tp(), epoch = %leadership.epoch, %error, "does not lead");
+                return;
+            }
+            Err(error) => {
+                tracing::error!(partition = %self.tp(), epoch = %leadership.epoch, %error, "cannot lead");
+                self.handle.fail(&error.to_string());
+                return;
+            }
+        }
+        let bounds = self.log.bounds();
+        let lead = Lead {
+            epoch: leadership.epoch,
+            incarnation: leadership.incarnation,
+            ends: ReplicaEnds { log_end: bounds.log_end, flushed_end: bounds.flushed_end },
+            high_watermark: bounds.high_watermark,
+            in_sync: [self.node].into(),
+            settings: self.settings,
+        };
+        self.step(now, Event::Lead(lead), out);
+        self.handle.set_leads(Some(leadership.epoch));
+        tracing::debug!(partition = %self.tp(), epoch = %leadership.epoch, ?bounds, "leads");
+    }
+
+    /// Leads no more; what waits is answered as unknown.
+    pub fn resign(&mut self, now: MonotonicMs, epoch: LeaderEpoch, out: &mut Deliveries) {
+        self.step(now, Event::Resign { epoch }, out);
+        if self.leader.role() == Role::NotLeader {
+            self.log.resign();
+            if self.handle.leads().is_some() {
+                self.handle.set_leads(None);
+            }
+        }
+    }
+
+    /// The replica serves no more; the reason is shown to whoever asks.
+    pub fn fail(&mut self, now: MonotonicMs, why: &str, out: &mut Deliveries) {
+        self.step(now, Event::Resign { epoch: LeaderEpoch(i32::MAX) }, out);
+        self.handle.fail(why);
+    }
+
+    pub fn configure(&mut self, now: MonotonicMs, log: LogConfig, settings: LeaderSettings, out: &mut Deliveries) {
+        self.log.set_config(log);
+        self.settings = settings;
+        self.step(now, Event::SettingsChanged(settings), out);
+    }
+
+    /// Appends all batches of a round with one call of the log.
+    pub fn append(
+        &mut self,
+        now: MonotonicMs,
+        requests: Vec<AppendRequest>,
+        out: &mut Deliveries,
+    ) -> AppendedRound {
+        let (mut batches, mut waiting, mut room) = (Vec::new(), Vec::new(), Vec::new());
+        for request in requests {
+            match self.admit(&request) {
+                Ok(()) => {
+                    let AppendRequest { acks, stream, slot, reservation, .. } = request;
+                    room.push(reservation);
+                    for (sequence, batch) in request.batches {
+                        waiting.push(Waiting { stream: Arc::clone(&stream), slot, sequence, acks });
+                        batches.push(batch);
+                    }
+                }
+                Err(refusal) => refuse_all(request, &refusal, out),
+            }
+        }
+        if batches.is_empty() {
+            return AppendedRound::default();
+        }
+        let results = self.log.append(&batches, clock::wall_now());
+        let done = count(&batches, &results);
+        drop((batches, room));
+        let mut waiters = Vec::with_capacity(waiting.len());
+        for (waiting, result) in waiting.into_iter().zip(results) {
+            match result {
+                Ok(appended) => waiters.push(waiter(waiting, &appended)),
+                Err(error) => {
+                    let outcome = Outcome::Refused(AppendRefusal::Log(error));
+                    let Waiting { stream, slot, sequence, .. } = waiting;
+                    out.push(stream, Completion { slot, sequence, outcome });
+                }
+            }
+        }
+        let log_end = self.log.bounds().log_end;
+        self.step(now, Event::Appended { log_end, waiters }, out);
+        done
+    }
+
+    fn admit(&self, request: &AppendRequest) -> Result<(), AppendRefusal> {
+        self.leader.admit(request.acks).map_err(|refusal| match refusal {
+            NotAdmitted::NotLeader => match self.handle.failure() {
+                Some(why) => AppendRefusal::Log(AppendError::FolderFailed(why)),
+                None => AppendRefusal::NotLeader,
+            },
+            NotAdmitted::NotEnoughReplicas { in_sync, needed } => AppendRefusal::NotEnoughReplicas { in_sync, needed },
+        })?;
+        match (request.expected_epoch, self.leader.epoch()) {
+            (Some(asked), Some(current)) if asked != current => Err(AppendRefusal::OtherEpoch { asked, current }),
+            _ => Ok(()),
+        }
+    }
+
+    /// What is unflushed now.
+    pub fn take_ticket(&mut self, now: MonotonicMs) -> Taken {
+        if self.ticket_out {
+            return Taken::Out;
+        }
+        match self.log.flush_ticket() {
+            Some(ticket) => {
+                self.ticket_out = true;
+                self.ticket_since = now;
+                Taken::Ticket(ticket)
+            }
+            None => Taken::Nothing,
+        }
+    }
+
+    /// What is unflushed, and what a clean stop writes beside it.
+    pub fn take_closing_ticket(&mut self) -> Option<FlushTicket> {
+        let ticket = self.log.close_ticket();
+        self.ticket_out |= ticket.is_some();
+        ticket
+    }
+
+    /// A ticket is back.
+    pub fn flushed(
+        &mut self,
+        now: MonotonicMs,
+        ticket: FlushTicket,
+        result: io::Result<()>,
+        out: &mut Deliveries,
+    ) -> Result<(), LogError> {
+        self.ticket_out = false;
+        let flushed_end = self.log.flush_done(ticket, result)?;
+        let all = flushed_end >= self.log.bounds().log_end;
+        self.dirty_since = self.dirty_since.filter(|_| !all).map(|since| since.max(self.ticket_since));
+        self.step(now, Event::Flushed { flushed_end }, out);
+        Ok(())
+    }
+
+    /// Moves the log start; `None` is the high watermark.
+    pub fn delete_records(&mut self, before: Option<Offset>) -> Result<Offset, LogError> {
+        let before = before.unwrap_or(self.log.bounds().high_watermark);
+        let start = self.log.delete_before(before, clock::wall_now())?;
+        self.handle.watchers.wake_all();
+        Ok(start)
+    }
+
+    pub fn tick(&mut self, now: TimestampMs, clock_trusted: bool) -> TickReport {
+        let report = self.log.tick(now, clock_trusted);
+        if report.log_start_moved.is_some() {
+            self.handle.watchers.wake_all();
+        }
+        report
+    }
+
+    fn step(&mut self, now: MonotonicMs, event: Event<Ticket>, out: &mut Deliveries) {
+        let mut moved = false;
+        for effect in self.leader.step(now, event) {
+            match effect {
+                Effect::HighWatermark(offset) => {
+                    self.log.set_high_watermark(offset);
+                    moved = true;
+                }
+                Effect::Done { token, reached } => {
+                    let Ticket { base_offset, append_time, duplicate, .. } = token;
+                    answer(token, Outcome::Done { base_offset, append_time, duplicate, reached }, out);
+                }
+                Effect::Failed { token, why } => {
+                    let refusal = match why {
+                        Failure::LeadershipLost => AppendRefusal::LeadershipLost,
+                        Failure::NotEnoughReplicasAfterAppend => AppendRefusal::NotEnoughReplicasAfterAppend,
+                    };
+                    answer(token, Outcome::Refused(refusal), out);
+                }
+            }
+        }
+        if moved {
+            self.handle.watchers.wake_armed();
+        }
+        debug_assert_eq!(self.log.bounds().check(), Ok(()));
+    }
+}
+
+fn answer(ticket: Ticket, outcome: Outcome, out: &mut Deliveries) {
+    let Ticket { stream, slot, sequence, .. } = ticket;
+    out.push(stream, Completion { slot, sequence, outcome });
+}
+
+fn waiter(waiting: Waiting, appended: &Appended) -> Waiter<Ticket> {
+    let Waiting { stream, slot, sequence, acks } = waiting;
+    let base_offset = if appended.offset_known { appended.base_offset } else { Offset(-1) };
+    let token = Ticket {
+        stream,
+        slot,
+        sequence,
+        base_offset,
+        append_time: appended.append_time,
+        duplicate: appended.duplicate,
+    };
+    Waiter { acks, end: appended.last_offset.plus(1), token }
+}
+
+fn count(batches: &[CheckedBatch], results: &[Result<Appended, AppendError>]) -> AppendedRound {
+    let mut done = AppendedRound::default();
+    for (batch, result) in batches.iter().zip(results) {
+        if result.as_ref().is_ok_and(|appended| !appended.duplicate) {
+            done.bytes += batch.bytes.len() as u64;
+            done.records += u64::try_from(batch.header.record_count).unwrap_or(0);
+        }
+    }
+    done
+}
+
+/// Refuses every batch of a request.
+pub(super) fn refuse_all(request: AppendRequest, refusal: &AppendRefusal, out: &mut Deliveries) {
+    for (sequence, _) in request.batches {
+        let outcome = Outcome::Refused(refusal.clone());
+        out.push(Arc::clone(&request.stream), Completion { slot: request.slot, sequence, outcome });
+    }
+}

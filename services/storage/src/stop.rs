@@ -1,0 +1,86 @@
+//! Ending a storage node: streams first, then logs, then the session.
+//!
+//! Bounded at every step. A step that takes too long is given up: the folders
+//! then stay marked as running, and the next start recovers them.
+
+use crate::{
+    partition::Command,
+    start::Handle,
+    stream::CLOSING_TIME,
+};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::oneshot, time::timeout};
+
+/// For flushing and closing all logs.
+const CLOSE_TIME: Duration = Duration::from_millis(1_500);
+/// For telling the controller, and for the HTTP server.
+const LAST_TIME: Duration = Duration::from_millis(200);
+
+impl Handle {
+    /// Stops: tells every stream, gives them `drain` to end, closes the logs,
+    /// leaves the cluster. True if all was flushed and marked clean. Takes at
+    /// most `drain` and 2.5 s.
+    pub async fn stop(mut self, drain: Duration) -> bool {
+        self.readiness.not_ready("stopping");
+        self.health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        self.node.begin_drain(drain);
+        if let Some(server) = self.server.take() {
+            let report = server.stop(drain + CLOSING_TIME + LAST_TIME).await;
+            tracing::info!(open = report.open, forced = report.forced, "connections closed");
+        }
+        let closed = timeout(CLOSE_TIME, self.close_logs()).await.unwrap_or(false);
+        let clean = closed && self.mark_clean().await;
+        if !clean {
+            tracing::warn!("not everything could be closed; the next start recovers the logs");
+        }
+        self.session.leave.notify_one();
+        // Best effort: a controller that does not hear it sees the stream break.
+        let _ = timeout(LAST_TIME, self.ended.wait_for(Option::is_some)).await;
+        if let Some(http) = self.http.take() {
+            http.stop(LAST_TIME).await;
+        }
+        if closed {
+            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        }
+        clean
+    }
+
+    /// Ends at once, as if the process had been killed: nothing more is flushed
+    /// or said.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    async fn close_logs(&self) -> bool {
+        let mut closing = Vec::new();
+        for owner in &self.node.loops {
+            let (done, answer) = oneshot::channel();
+            if owner.send(Command::Close { done }).is_ok() {
+                closing.push(answer);
+            }
+        }
+        let mut clean = true;
+        for answer in closing {
+            clean &= answer.await.unwrap_or(false);
+        }
+        clean
+    }
+
+    async fn mark_clean(&self) -> bool {
+        let folders = Arc::clone(&self.folders);
+        let marked = tokio::task::spawn_blocking(move || {
+            if let Err(error) = folders.index.flush() {
+                tracing::warn!(%error, "the index was not written out; it is caught up at the next start");
+            }
+            folders.mark_clean()
+        });
+        match timeout(CLOSE_TIME, marked).await {
+            Ok(Ok(Ok(()))) => true,
+            Ok(Ok(Err(error))) => {
+                tracing::warn!(%error, "the folders were not marked clean");
+                false
+            }
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+}
