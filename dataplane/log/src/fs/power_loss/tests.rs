@@ -8,11 +8,16 @@ use crate::fs::LogFs;
 
 mod durability;
 mod faults;
+mod losses;
 mod properties;
 
 /// An empty disk with the durable folder `/d`.
 fn disk() -> PowerLossFs {
-    let fs = PowerLossFs::in_memory(42);
+    seeded(42)
+}
+
+fn seeded(seed: u64) -> PowerLossFs {
+    let fs = PowerLossFs::in_memory(seed);
     fs.create_dir_all(&at("")).expect("a folder");
     fs.flush_all(Path::new("/")).expect("a flush");
     fs

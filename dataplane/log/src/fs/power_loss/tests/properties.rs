@@ -1,21 +1,14 @@
 //! Random programs, crashes and dice.
 
-use std::{collections::BTreeSet, io::IoSlice, path::Path};
+use std::{collections::BTreeSet, io::IoSlice};
 
 use proptest::prelude::*;
 
-use super::at;
+use super::{at, seeded};
 use crate::fs::{
     LogFs, PowerLossFs,
     script::{Op, Player, dump, ops, put, read_all},
 };
-
-fn seeded(seed: u64) -> PowerLossFs {
-    let fs = PowerLossFs::in_memory(seed);
-    fs.create_dir_all(&at("")).expect("a folder");
-    fs.flush_all(&at("")).expect("a flush");
-    fs
-}
 
 #[derive(Clone, Debug)]
 enum Change {
@@ -244,133 +237,5 @@ fn check_prefix(found: &Option<Vec<u8>>, before: &Option<Vec<u8>>, after: &Optio
     assert!(
         found[same..] == *before.get(same..).unwrap_or_default(),
         "no prefix of the write"
-    );
-}
-
-/// How often each kind of outcome shows up in `losses` runs.
-#[derive(Default, Debug)]
-struct Tally {
-    nothing: u32,
-    all: u32,
-    cut_inside_a_page: u32,
-    zeros: u32,
-    flipped: u32,
-    last_page_without_an_earlier_one: u32,
-}
-
-impl Tally {
-    /// Looks at a file of which one page of ones was flushed, and three of twos not.
-    fn add(&mut self, bytes: &[u8]) {
-        assert_eq!(bytes[..4096], [1; 4096]);
-        let tail = &bytes[4096..];
-        let twos = tail.iter().filter(|byte| **byte == 2).count();
-        let odd = tail.iter().any(|byte| !matches!(byte, 0 | 2));
-        self.nothing += u32::from(tail.is_empty());
-        self.all += u32::from(twos == 3 * 4096);
-        self.cut_inside_a_page += u32::from(!odd && twos % 4096 != 0);
-        self.zeros += u32::from(tail.len() == 3 * 4096 && twos == 0 && !odd);
-        self.flipped += u32::from(odd);
-        self.last_page_without_an_earlier_one +=
-            u32::from(tail.len() == 3 * 4096 && tail[4096 * 2] == 2 && twos < 2 * 4096 + 1);
-    }
-
-    fn check(&self) {
-        let Self {
-            nothing,
-            all,
-            cut_inside_a_page,
-            zeros,
-            flipped,
-            last_page_without_an_earlier_one,
-        } = self;
-        let seen = [
-            nothing,
-            all,
-            cut_inside_a_page,
-            zeros,
-            flipped,
-            last_page_without_an_earlier_one,
-        ];
-        assert!(seen.iter().all(|count| **count > 0), "{self:?}");
-    }
-}
-
-#[test]
-fn every_kind_of_loss_happens() {
-    // A model that only ever loses everything would let a weak recovery pass.
-    let mut tally = Tally::default();
-    for seed in 0..300 {
-        let fs = seeded(seed);
-        let file = put(&fs, &at("f"), &[1; 4096], 0);
-        fs.flush_all(&at("")).unwrap();
-        file.write_at(&[IoSlice::new(&[2; 3 * 4096])], 4096)
-            .unwrap();
-        fs.power_loss_keeping_some().unwrap();
-        tally.add(&read_all(&fs, &at("f")));
-    }
-    tally.check();
-}
-
-#[test]
-fn new_bytes_never_stand_before_a_cut_tail() {
-    // A follower cuts its log and appends: the new bytes reach the disk after the cut, or not at all.
-    let mut leaked = 0;
-    for seed in 0..100 {
-        let fs = seeded(seed);
-        let file = put(&fs, &at("f"), &[1; 3 * 4096], 0);
-        fs.flush_all(&at("")).unwrap();
-        file.set_len(5000).unwrap();
-        file.write_at(&[IoSlice::new(&[2; 100])], 5000).unwrap();
-        fs.power_loss_keeping_some().unwrap();
-        let bytes = read_all(&fs, &at("f"));
-        assert_eq!(bytes[..5000], [1; 5000]);
-        if bytes[5000..].contains(&2) {
-            assert!(
-                bytes.len() <= 5100,
-                "seed {seed}: the old tail is still there"
-            );
-            leaked += 1;
-        }
-    }
-    assert!(leaked > 0);
-}
-
-#[test]
-fn a_flush_cut_short_and_writeback_leak_over_a_folder_too() {
-    // Killed in the middle of a flush, or after the kernel wrote something back, a real folder holds a torn tail.
-    let (mut by_flush, mut by_writeback) = (0, 0);
-    for round in 0..40 {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("f");
-        let fs = PowerLossFs::over_folder(folder.path()).unwrap();
-        let file = put(&fs, &path, &[1; 4096], 0);
-        fs.flush_all(folder.path()).unwrap();
-        match round % 2 {
-            0 => fs.freeze_at(fs.operations() + 2),
-            _ => fs.set_writeback(Some(1)),
-        }
-        file.write_at(&[IoSlice::new(&[2; 3 * 4096])], 4096)
-            .unwrap();
-        let flushed = if round % 2 == 0 {
-            file.flush()
-        } else {
-            file.len().map(|_| ())
-        };
-        assert_eq!(flushed.is_err(), round % 2 == 0);
-        drop((file, fs));
-        let bytes = std::fs::read(&path).unwrap();
-        assert_eq!(bytes[..4096], [1; 4096]);
-        match round % 2 {
-            0 => by_flush += usize::from(bytes.len() > 4096),
-            _ => by_writeback += usize::from(bytes.len() > 4096),
-        }
-    }
-    assert!(
-        by_flush > 0 && by_writeback > 0,
-        "{by_flush} {by_writeback}"
-    );
-    assert!(
-        !Path::new("/d").exists(),
-        "the model in memory leaves the machine alone"
     );
 }
