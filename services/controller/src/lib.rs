@@ -1,1 +1,2 @@
 //! talweg-controller
+pub mod core;

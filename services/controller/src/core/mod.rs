@@ -1,0 +1,289 @@
+//! The controller's decisions, without IO, clock or await.
+//!
+//! [`Core::step`] takes an event and the time and returns effects. The
+//! [`View`] moves by committed writes only. At most one write is under way. A
+//! larger change is a [`Job`]: asked again after every commit, it looks at the
+//! view and names the next transaction, until nothing is left to do. So a job
+//! goes on after an unclear write, and another controller goes on with a job
+//! that its predecessor left.
+//!
+//! Always true ([`Core::check`]): what [`View::check`] says; leader epochs,
+//! partition epochs and the published revision never go back; in one leader
+//! epoch one incarnation leads, and only one.
+
+mod changed;
+mod jobs;
+mod nodes;
+mod placement;
+mod refusal;
+mod requests;
+mod sessions;
+mod state;
+mod topics;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use changed::Changed;
+pub use jobs::Job;
+pub use placement::Limits;
+pub use refusal::Refusal;
+pub use requests::{AlterTopic, CallId, CreateTopic, DeleteTopic, Reply, Request, TopicAnswer};
+pub use sessions::{FolderStatus, Plane, Registration, Session, SessionState, StreamId};
+pub use state::{
+    CHANGES_PER_WRITE, Change, Cluster, Life, Node, Partition, Stored, Tombstone, Topic, Value,
+};
+pub use view::View;
+
+use jobs::Jobs;
+use sessions::Sessions;
+use std::time::Duration;
+use talweg_metastore::Revision;
+use talweg_types::{Incarnation, NodeId, TimestampMs};
+use uuid::Uuid;
+
+/// The time of an event.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// Since some fixed moment; never steps back.
+    pub monotonic: Duration,
+    /// For records that people read; decides nothing.
+    pub wall: TimestampMs,
+}
+
+/// What never changes while a core lives.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub session_timeout: Duration,
+    pub default_partitions: u32,
+    pub limits: Limits,
+    /// The id of the cluster if the store is empty.
+    pub new_cluster_id: Uuid,
+}
+
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// Time has passed; comes at least every quarter of the session time-out.
+    Tick,
+    /// A node's first frame.
+    Register {
+        stream: StreamId,
+        registration: Registration,
+    },
+    Heartbeat {
+        stream: StreamId,
+        folders: Vec<FolderStatus>,
+    },
+    /// The node stops on purpose.
+    Leaving {
+        stream: StreamId,
+    },
+    /// The stream is gone, for whatever reason.
+    StreamBroken {
+        stream: StreamId,
+    },
+    Request {
+        call: CallId,
+        request: Request,
+    },
+    /// The write under way was committed.
+    Written {
+        revision: Revision,
+    },
+    /// The write under way was refused or its outcome is unclear: this is what
+    /// the store holds now.
+    Reloaded {
+        view: Box<View>,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// Commit these changes if each key is as the view has it.
+    Write {
+        changes: Vec<Change>,
+    },
+    Reply {
+        call: CallId,
+        outcome: Result<Reply, Refusal>,
+    },
+    /// The node is in. Follows the raising of its epochs.
+    Registered {
+        stream: StreamId,
+        node: NodeId,
+        cluster: Uuid,
+        incarnation: Incarnation,
+    },
+    HeartbeatAck {
+        stream: StreamId,
+    },
+    /// A newer incarnation exists: tell the node to stop, then end the stream.
+    Fence {
+        stream: StreamId,
+        node: NodeId,
+    },
+    /// End the stream with this refusal.
+    Refuse {
+        stream: StreamId,
+        refusal: Refusal,
+    },
+    /// End the stream: the process has another one.
+    Close {
+        stream: StreamId,
+    },
+}
+
+/// Debug builds check themselves up to this size.
+const CHECKED_PARTITIONS: usize = 200;
+
+pub struct Core {
+    settings: Settings,
+    view: View,
+    sessions: Sessions,
+    jobs: Jobs,
+    changed: Changed,
+}
+
+impl Core {
+    /// A controller that was just elected. Registered nodes have one session
+    /// time-out from `now` to be heard.
+    pub fn new(settings: Settings, view: View, now: Now) -> Self {
+        let mut core = Self {
+            sessions: Sessions::new(settings.session_timeout, now.monotonic),
+            changed: Changed::new(view.revision),
+            jobs: Jobs::new(),
+            settings,
+            view,
+        };
+        for (id, node) in &core.view.nodes {
+            core.sessions.await_node(*id, &node.value, now.monotonic);
+        }
+        core.jobs.urgent(Job::FoundCluster);
+        core.jobs.urgent(Job::Tidy);
+        core
+    }
+
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub fn sessions(&self) -> impl Iterator<Item = (NodeId, &Session)> {
+        self.sessions.iter()
+    }
+
+    pub fn session(&self, node: NodeId) -> Option<&Session> {
+        self.sessions.get(node)
+    }
+
+    /// A write is under way.
+    pub fn is_writing(&self) -> bool {
+        self.jobs.writing.is_some()
+    }
+
+    pub fn changed(&self) -> &Changed {
+        &self.changed
+    }
+
+    /// What is visible and changed since the last call, and the revision that
+    /// it now is; `None` if nothing.
+    pub fn take_changed(&mut self) -> Option<Changed> {
+        self.changed.take(&self.view)
+    }
+
+    pub fn step(&mut self, now: Now, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.sessions.on_time(now.monotonic);
+        match event {
+            Event::Tick => {}
+            Event::Register {
+                stream,
+                registration,
+            } => {
+                self.sessions.on_register(stream);
+                self.jobs.urgent(Job::Register {
+                    stream,
+                    registration,
+                    node: None,
+                });
+            }
+            Event::Heartbeat { stream, folders } => {
+                if self.sessions.on_heartbeat(now.monotonic, stream, folders) {
+                    effects.push(Effect::HeartbeatAck { stream });
+                }
+            }
+            Event::Leaving { stream } => {
+                let left = self.sessions.on_leaving(stream);
+                left.into_iter().for_each(|node| self.on_dead(node));
+            }
+            Event::StreamBroken { stream } => self.sessions.on_broken(stream),
+            Event::Request { call, request } => self.on_request(call, request, &mut effects),
+            Event::Written { revision } => self.on_written(revision),
+            Event::Reloaded { view } => self.on_reloaded(*view),
+        }
+        self.end_silent_sessions(now, &mut effects);
+        self.pump(now, &mut effects);
+        // The check looks at everything; large clusters are left to the tests.
+        debug_assert!(self.view.partitions.len() > CHECKED_PARTITIONS || self.check() == Ok(()));
+        effects
+    }
+
+    fn on_request(&mut self, call: CallId, request: Request, effects: &mut Vec<Effect>) {
+        if let Err(waiting) = self.jobs.ordinary(Job::from_request(call, request)) {
+            effects.push(Effect::Reply {
+                call,
+                outcome: Err(Refusal::Busy { waiting }),
+            });
+        }
+    }
+
+    fn on_written(&mut self, revision: Revision) {
+        let Some((changes, job)) = self.jobs.written() else {
+            return;
+        };
+        self.changed.note(&changes);
+        self.view.apply(revision, changes);
+        self.jobs.resume(job);
+    }
+
+    fn on_reloaded(&mut self, view: View) {
+        if let Some((_, job)) = self.jobs.written() {
+            self.jobs.resume(job);
+        }
+        self.changed.note_all(&self.view, &view);
+        self.view = view;
+    }
+
+    /// A node that is told so registers again; its process keeps its
+    /// incarnation, its partitions get new epochs.
+    fn end_silent_sessions(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        for (node, stream) in self.sessions.take_silent(now.monotonic) {
+            effects.extend(stream.map(|stream| Effect::Close { stream }));
+            self.on_dead(node);
+        }
+    }
+
+    fn on_dead(&mut self, node: NodeId) {
+        self.changed.note_node(node);
+        self.jobs.urgent(Job::Reconcile { node });
+    }
+
+    /// Plans until a write is under way or nothing is left to do.
+    fn pump(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        while let Some(mut job) = self.jobs.next() {
+            if let Some(changes) = self.plan(now, &mut job, effects) {
+                debug_assert!(!changes.is_empty() && changes.len() <= CHANGES_PER_WRITE);
+                effects.push(Effect::Write {
+                    changes: changes.clone(),
+                });
+                self.jobs.write(changes, job);
+            }
+        }
+    }
+
+    /// Names the first broken invariant.
+    pub fn check(&self) -> Result<(), String> {
+        self.view.check()?;
+        self.sessions.check()
+    }
+}

@@ -1,0 +1,143 @@
+//! Requests and their answers. A request is decided when its turn comes, so
+//! that it sees what earlier ones did.
+
+use super::{Change, Core, Now, Refusal, Value, jobs::Progress};
+use std::collections::{BTreeMap, BTreeSet};
+use talweg_metastore::keys::Key;
+use talweg_types::{Incarnation, NodeId, TopicId, limits::DERIVED_PRODUCER_ID_BASE};
+
+/// Names a caller that waits, for as long as this controller lives.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct CallId(pub u64);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CreateTopic {
+    pub name: String,
+    /// `None`: the cluster's default.
+    pub partitions: Option<i32>,
+    pub replication_factor: Option<i32>,
+    pub config: BTreeMap<String, String>,
+    pub idempotency_key: String,
+    /// The id that the topic gets, random.
+    pub id: TopicId,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AlterTopic {
+    pub name: String,
+    pub partitions: Option<i32>,
+    pub set: BTreeMap<String, String>,
+    pub reset: BTreeSet<String>,
+}
+
+/// At least one of the two is there; both must agree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeleteTopic {
+    pub name: Option<String>,
+    pub id: Option<TopicId>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    Create(CreateTopic),
+    Alter(AlterTopic),
+    Delete(DeleteTopic),
+    /// A block of this many producer ids.
+    Allocate {
+        count: u32,
+    },
+    /// A node holds nothing of these deleted topics.
+    ConfirmDeleted {
+        node: NodeId,
+        incarnation: Incarnation,
+        topics: BTreeSet<TopicId>,
+    },
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TopicAnswer {
+    pub id: TopicId,
+    pub topic: super::Topic,
+    /// For people.
+    pub warnings: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    Created(TopicAnswer),
+    Altered(TopicAnswer),
+    Deleted(TopicId),
+    /// The first id of the block.
+    Allocated {
+        first: i64,
+    },
+    Confirmed,
+}
+
+/// Ids in one request.
+const ALLOCATE_MAX: u32 = 100_000;
+
+impl Core {
+    pub(super) fn plan_request(
+        &mut self,
+        now: Now,
+        request: &Request,
+        progress: &mut Progress,
+    ) -> Result<Next, Refusal> {
+        match request {
+            Request::Create(create) => self.plan_create(now, create, progress),
+            Request::Alter(alter) => self.plan_alter(now, alter, progress),
+            Request::Delete(delete) => self.plan_delete(now, delete, progress),
+            Request::Allocate { count } => self.plan_allocate(*count, progress),
+            Request::ConfirmDeleted {
+                node,
+                incarnation,
+                topics,
+            } => self.plan_confirm(*node, *incarnation, topics),
+        }
+    }
+
+    fn plan_allocate(&self, count: u32, progress: &mut Progress) -> Result<Next, Refusal> {
+        if !(1..=ALLOCATE_MAX).contains(&count) {
+            let reason = format!("must be between 1 and {ALLOCATE_MAX}, not {count}");
+            return Err(Refusal::InvalidArgument {
+                field: "count",
+                reason,
+            });
+        }
+        let count = i64::from(count);
+        let next = self
+            .view
+            .producer_ids
+            .as_ref()
+            .map_or(0, |stored| stored.value);
+        // Only this job writes the key until it is done, so the block is ours
+        // exactly when the stored next id is the block's end.
+        if *progress == (Progress::Allocating { end: next }) {
+            return Ok(Next::Reply(Reply::Allocated {
+                first: next - count,
+            }));
+        }
+        let end = next.saturating_add(count);
+        if end > DERIVED_PRODUCER_ID_BASE {
+            return Err(Refusal::LimitExceeded {
+                name: "producer ids",
+                limit: DERIVED_PRODUCER_ID_BASE.unsigned_abs(),
+                actual: end.unsigned_abs(),
+                unit: "ids",
+                reason: "all producer ids have been given out".into(),
+            });
+        }
+        *progress = Progress::Allocating { end };
+        Ok(Next::Write(vec![Change::put(
+            Key::ProducerIds,
+            Value::ProducerIds(end),
+        )]))
+    }
+}
+
+/// What a request wants next.
+pub(super) enum Next {
+    Write(Vec<Change>),
+    Reply(Reply),
+}
