@@ -49,6 +49,7 @@ pub trait LogFs: Send + Sync + 'static {
     /// empty and an existing one is opened as it is; without, missing is `NotFound`.
     fn open(&self, path: &Path, create: bool) -> io::Result<Arc<dyn LogFile>>;
     /// Atomically puts `from` in the place of `to`, which may exist (files), or moves a folder.
+    /// Between two folders it is durable once both are flushed, and never half done.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove_file(&self, path: &Path) -> io::Result<()>;
     /// Removes the folder and all in it; missing is success.
