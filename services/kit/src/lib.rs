@@ -3,7 +3,11 @@
 
 #![warn(missing_docs)]
 
+pub mod config;
 pub mod data_stream;
 pub mod errors;
+pub mod health;
+pub mod metrics;
 pub mod net;
 pub mod shutdown;
+pub mod telemetry;

@@ -1,0 +1,91 @@
+//! Figures of this process, read from /proc/self when they are asked for.
+
+use prometheus::{
+    Gauge, IntGauge, Opts,
+    core::{Collector, Desc},
+    proto::MetricFamily,
+};
+use std::fs;
+
+/// Resident and private memory, CPU seconds, descriptors, threads.
+pub(super) struct ProcessCollector {
+    resident: IntGauge,
+    private: IntGauge,
+    cpu: Gauge,
+    open_fds: IntGauge,
+    max_fds: IntGauge,
+    threads: IntGauge,
+}
+
+impl ProcessCollector {
+    pub(super) fn new() -> Self {
+        let int = |name: &str, help: &str| {
+            IntGauge::with_opts(Opts::new(name, help)).expect("constant names are valid")
+        };
+        let cpu = Opts::new(
+            "process_cpu_seconds",
+            "CPU time of the process, user and system.",
+        );
+        Self {
+            resident: int("process_resident_bytes", "Resident memory."),
+            private: int(
+                "process_private_bytes",
+                "Resident memory that is not file pages: heap and stacks.",
+            ),
+            cpu: Gauge::with_opts(cpu).expect("constant names are valid"),
+            open_fds: int("process_open_fds", "Open descriptors."),
+            max_fds: int("process_max_fds", "Limit of open descriptors."),
+            threads: int("process_threads", "Threads."),
+        }
+    }
+
+    fn refresh(&self) {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let field = |name: &str| status_field(&status, name).unwrap_or(0);
+        self.resident.set(field("VmRSS:") * 1024);
+        self.private.set(field("RssAnon:") * 1024);
+        self.threads.set(field("Threads:"));
+        self.cpu.set(cpu_seconds());
+        let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+        // One of them is the folder itself.
+        self.open_fds.set(open.saturating_sub(1) as i64);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        self.max_fds
+            .set(limit.map_or(-1, |it| i64::try_from(it).unwrap_or(i64::MAX)));
+    }
+
+    fn gauges(&self) -> [&dyn Collector; 6] {
+        [
+            &self.resident,
+            &self.private,
+            &self.cpu,
+            &self.open_fds,
+            &self.max_fds,
+            &self.threads,
+        ]
+    }
+}
+
+impl Collector for ProcessCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauges().into_iter().flat_map(|it| it.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        self.refresh();
+        let gauges = self.gauges().into_iter();
+        gauges.flat_map(|it| it.collect()).collect()
+    }
+}
+
+/// "VmRSS:     1234 kB" -> 1234.
+fn status_field(status: &str, name: &str) -> Option<i64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// User and system time of all threads.
+fn cpu_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
