@@ -36,12 +36,20 @@ pub(crate) struct BlockSums {
 impl BlockSums {
     /// From saved state: all blocks up to `position`, the last maybe partial.
     pub(crate) fn resume(position: u64, blocks: Vec<u32>) -> Option<Self> {
-        (blocks.len() == SealFile::blocks_of(position)).then_some(Self { first: 0, position, blocks })
+        (blocks.len() == SealFile::blocks_of(position)).then_some(Self {
+            first: 0,
+            position,
+            blocks,
+        })
     }
 
     /// With nothing known of the bytes before `position`.
     pub(crate) fn unknown_before(position: u64) -> Self {
-        Self { first: SealFile::blocks_of(position), position, blocks: Vec::new() }
+        Self {
+            first: SealFile::blocks_of(position),
+            position,
+            blocks: Vec::new(),
+        }
     }
 
     pub(crate) fn extend(&mut self, mut bytes: &[u8]) {
@@ -113,8 +121,22 @@ impl ActiveSegment {
     }
 
     /// A segment found by recovery, flushed up to its end.
-    pub(crate) fn recovered(view: Arc<SegmentView>, times: Times, sums: BlockSums, index: IndexBuilder) -> Self {
-        Self { size: view.size(), flushed_size: view.size(), end: view.end(), times, sums, index, dirty: None, view }
+    pub(crate) fn recovered(
+        view: Arc<SegmentView>,
+        times: Times,
+        sums: BlockSums,
+        index: IndexBuilder,
+    ) -> Self {
+        Self {
+            size: view.size(),
+            flushed_size: view.size(),
+            end: view.end(),
+            times,
+            sums,
+            index,
+            dirty: None,
+            view,
+        }
     }
 
     /// Appends the slices with one write. The view is not moved: see `publish`.
@@ -217,7 +239,10 @@ mod tests {
     #[test]
     fn block_sums_do_not_depend_on_how_the_bytes_arrive() {
         let bytes: Vec<u8> = (0..200_000u32).map(|n| (n * 31 % 251) as u8).collect();
-        let expected: Vec<u32> = bytes.chunks(BLOCK_BYTES as usize).map(crc32c::crc32c).collect();
+        let expected: Vec<u32> = bytes
+            .chunks(BLOCK_BYTES as usize)
+            .map(crc32c::crc32c)
+            .collect();
         for step in [1, 7, 4096, 65_535, 65_536, 65_537, 200_000] {
             let mut sums = BlockSums::default();
             bytes.chunks(step).for_each(|chunk| sums.extend(chunk));
@@ -226,10 +251,15 @@ mod tests {
         // Saved in the middle of a block and resumed.
         let mut sums = BlockSums::default();
         sums.extend(&bytes[..100_000]);
-        let mut resumed = BlockSums::resume(100_000, sums.complete().expect("all known").to_vec()).expect("fits");
+        let mut resumed =
+            BlockSums::resume(100_000, sums.complete().expect("all known").to_vec()).expect("fits");
         resumed.extend(&bytes[100_000..]);
         assert_eq!(resumed.complete(), Some(expected.as_slice()));
-        assert_eq!(BlockSums::resume(100_000, vec![0]), None, "one block cannot cover 100,000 bytes");
+        assert_eq!(
+            BlockSums::resume(100_000, vec![0]),
+            None,
+            "one block cannot cover 100,000 bytes"
+        );
         // Nothing known of the beginning: never claims to be complete.
         let mut late = BlockSums::unknown_before(70_000);
         late.extend(&bytes[70_000..]);

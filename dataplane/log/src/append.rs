@@ -55,7 +55,13 @@ struct Staged {
 
 impl Group {
     fn at(start: Offset) -> Self {
-        Self { staged: Vec::new(), undo: Vec::new(), start, next: start, bytes: 0 }
+        Self {
+            staged: Vec::new(),
+            undo: Vec::new(),
+            start,
+            next: start,
+            bytes: 0,
+        }
     }
 }
 
@@ -63,7 +69,11 @@ impl PartitionLog {
     /// Appends what is new; one result per batch, in order. After the first
     /// batch that could not be written for want of space or health, the rest is
     /// refused with the same error.
-    pub fn append(&mut self, batches: &[CheckedBatch], now: TimestampMs) -> Vec<Result<Appended, AppendError>> {
+    pub fn append(
+        &mut self,
+        batches: &[CheckedBatch],
+        now: TimestampMs,
+    ) -> Vec<Result<Appended, AppendError>> {
         if let Some(error) = self.refusal() {
             return batches.iter().map(|_| Err(error.clone())).collect();
         }
@@ -108,25 +118,45 @@ impl PartitionLog {
     }
 
     /// `None`: append it. `Some`: it is a repeat.
-    fn judge(&self, batch: &CheckedBatch, now: TimestampMs) -> Result<Option<Appended>, AppendError> {
+    fn judge(
+        &self,
+        batch: &CheckedBatch,
+        now: TimestampMs,
+    ) -> Result<Option<Appended>, AppendError> {
         let total = batch.bytes.len();
         if total != batch.header.total_bytes() || batch.header.last_offset_delta < 0 {
             return Err(AppendError::Invalid("header does not fit the batch"));
         }
         if total > self.config.segment_bytes as usize {
-            return Err(AppendError::LargerThanSegment { bytes: total, segment_bytes: self.config.segment_bytes });
+            return Err(AppendError::LargerThanSegment {
+                bytes: total,
+                segment_bytes: self.config.segment_bytes,
+            });
         }
-        match self.sessions.check(&batch.header, now, self.config.producer_id_expiration_ms)? {
+        match self
+            .sessions
+            .check(&batch.header, now, self.config.producer_id_expiration_ms)?
+        {
             Verdict::Accept => {}
             Verdict::Repeat(known) => {
-                return Ok(Some(repeat(known.base_offset, known.last_offset, known.append_time)));
+                return Ok(Some(repeat(
+                    known.base_offset,
+                    known.last_offset,
+                    known.append_time,
+                )));
             }
             Verdict::OldRepeat { below } => {
                 let last = Offset(below.0 - 1);
-                return Ok(Some(Appended { offset_known: false, ..repeat(Offset(-1), last, now) }));
+                return Ok(Some(Appended {
+                    offset_known: false,
+                    ..repeat(Offset(-1), last, now)
+                }));
             }
         }
-        match self.keys.check(batch, now, self.config.idempotency_window_ms)? {
+        match self
+            .keys
+            .check(batch, now, self.config.idempotency_window_ms)?
+        {
             KeyVerdict::Accept => Ok(None),
             KeyVerdict::Repeat(known) => Ok(Some(repeat_of_keys(&known, now))),
         }
@@ -144,10 +174,15 @@ impl PartitionLog {
         header.base_offset = group.next;
         header.leader_epoch = self.epoch;
         if header.has_producer() {
-            group.undo.push((header.producer_id, self.sessions.get(header.producer_id)));
+            group
+                .undo
+                .push((header.producer_id, self.sessions.get(header.producer_id)));
             self.sessions.apply(&header, now);
         }
-        let keys = batch.idempotency_keys.iter().map(|(delta, key)| (*delta, &key[..]));
+        let keys = batch
+            .idempotency_keys
+            .iter()
+            .map(|(delta, key)| (*delta, &key[..]));
         self.keys.apply(&header, keys, now);
         group.staged.push(Staged {
             prefix: stamp_prefix(&header, header.base_offset, self.epoch),
@@ -208,7 +243,13 @@ impl PartitionLog {
             self.folder.fs.create_dir_all(&self.shared.dir)?;
             self.disk.folder_exists = true;
         }
-        let view = Arc::new(SegmentView::open_ended(&self.shared.dir, base, base, 0, Times::NONE));
+        let view = Arc::new(SegmentView::open_ended(
+            &self.shared.dir,
+            base,
+            base,
+            0,
+            Times::NONE,
+        ));
         let active = ActiveSegment::create(&self.folder, Arc::clone(&view))?;
         self.disk.entries_dirty = true;
         self.shared.push_segment(view);
@@ -217,12 +258,17 @@ impl PartitionLog {
 
     /// The write has returned: index, epochs, and last the bounds.
     fn publish(&mut self, group: &Group, now: TimestampMs) {
-        let Some(active) = &mut self.active else { return };
+        let Some(active) = &mut self.active else {
+            return;
+        };
         let mut position = active.size;
         let mut max_timestamp = TimestampMs(i64::MIN);
         let interval = u64::from(self.config.index_interval_bytes);
         for staged in &group.staged {
-            if let Some(entry) = active.index.observe(&staged.header, position, now, interval) {
+            if let Some(entry) = active
+                .index
+                .observe(&staged.header, position, now, interval)
+            {
                 self.shared.index.push(entry);
             }
             position += staged.bytes.len() as u64;
@@ -231,7 +277,12 @@ impl PartitionLog {
         if self.epoch > self.shared.last_epoch() {
             self.shared.epochs.write().observe(self.epoch, group.start);
         }
-        active.publish(&Written { bytes: group.bytes, end: group.next, append_time: now, max_timestamp });
+        active.publish(&Written {
+            bytes: group.bytes,
+            end: group.next,
+            append_time: now,
+            max_timestamp,
+        });
         self.disk.appended_bytes += group.bytes;
         self.shared.set_log_end(group.next);
     }
@@ -249,7 +300,10 @@ impl PartitionLog {
                 return AppendError::DiskFull;
             }
             Ok(()) => self.folder.fail(&format!("write to {}: {error}", self.tp)),
-            Err(cut) => self.folder.fail(&format!("write to {}: {error}; cutting it back: {cut}", self.tp)),
+            Err(cut) => self.folder.fail(&format!(
+                "write to {}: {error}; cutting it back: {cut}",
+                self.tp
+            )),
         }
         AppendError::FolderFailed(self.folder.failed().unwrap_or_default())
     }
@@ -268,15 +322,27 @@ impl PartitionLog {
 }
 
 fn repeat(base_offset: Offset, last_offset: Offset, append_time: TimestampMs) -> Appended {
-    Appended { base_offset, last_offset, append_time, duplicate: true, offset_known: true, key_offsets: Vec::new() }
+    Appended {
+        base_offset,
+        last_offset,
+        append_time,
+        duplicate: true,
+        offset_known: true,
+        key_offsets: Vec::new(),
+    }
 }
 
 fn repeat_of_keys(known: &[Remembered], now: TimestampMs) -> Appended {
     let offsets: Vec<Offset> = known.iter().map(|remembered| remembered.offset).collect();
     let base = offsets.iter().min().copied().unwrap_or_default();
     let last = offsets.iter().max().copied().unwrap_or_default();
-    let time = known.first().map_or(now, |remembered| remembered.append_time);
-    Appended { key_offsets: offsets, ..repeat(base, last, time) }
+    let time = known
+        .first()
+        .map_or(now, |remembered| remembered.append_time);
+    Appended {
+        key_offsets: offsets,
+        ..repeat(base, last, time)
+    }
 }
 
 /// Results from `from` on, and those not yet given, become the error; refusals
@@ -287,7 +353,11 @@ fn refuse_from(
     count: usize,
     error: &AppendError,
 ) -> Vec<Result<Appended, AppendError>> {
-    for result in results.iter_mut().skip(from).filter(|result| result.is_ok()) {
+    for result in results
+        .iter_mut()
+        .skip(from)
+        .filter(|result| result.is_ok())
+    {
         *result = Err(error.clone());
     }
     results.resize(count, Err(error.clone()));

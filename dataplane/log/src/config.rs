@@ -61,7 +61,11 @@ pub struct FolderOptions {
 
 impl Default for FolderOptions {
     fn default() -> Self {
-        Self { reserve_bytes: None, open_files: 2048, tail_bytes: 64 << 20 }
+        Self {
+            reserve_bytes: None,
+            open_files: 2048,
+            tail_bytes: 64 << 20,
+        }
     }
 }
 

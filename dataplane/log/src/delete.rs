@@ -25,18 +25,27 @@ impl PartitionLog {
         let record = self.record_with_start(offset, bounds);
         if let Err(error) = write_record(&self.shared, &self.disk.recorded, &record) {
             if !is_full(&error) {
-                self.folder.fail(&format!("partition file of {}: {error}", self.tp));
+                self.folder
+                    .fail(&format!("partition file of {}: {error}", self.tp));
             }
-            return Err(LogError::io(format!("partition file of {}", self.tp), error));
+            return Err(LogError::io(
+                format!("partition file of {}", self.tp),
+                error,
+            ));
         }
         self.move_log_start(offset);
         Ok(offset)
     }
 
     /// What is durable already, with another log start.
-    fn record_with_start(&self, offset: Offset, bounds: LogBounds) -> crate::sidecar::partition::PartitionFile {
+    fn record_with_start(
+        &self,
+        offset: Offset,
+        bounds: LogBounds,
+    ) -> crate::sidecar::partition::PartitionFile {
         let recorded = self.disk.recorded.lock().clone();
-        let mut record = recorded.unwrap_or_else(|| crate::sidecar::partition::PartitionFile::new(self.tp));
+        let mut record =
+            recorded.unwrap_or_else(|| crate::sidecar::partition::PartitionFile::new(self.tp));
         record.log_start = offset;
         record.high_watermark = bounds.high_watermark;
         record
@@ -64,8 +73,13 @@ impl PartitionLog {
         }
         self.deleted = true;
         self.shared.set_deleted();
-        self.shared.segments().iter().for_each(|view| view.release(&self.folder));
-        self.condemned.iter().for_each(|condemned| condemned.view.release(&self.folder));
+        self.shared
+            .segments()
+            .iter()
+            .for_each(|view| view.release(&self.folder));
+        self.condemned
+            .iter()
+            .for_each(|condemned| condemned.view.release(&self.folder));
         if let Err(error) = self.folder.index.write(vec![self.shared.index.drop_op()]) {
             // Keys of an id that never comes back: garbage, not harm.
             tracing::warn!(partition = %self.tp, %error, "index entries of a deleted log stay");
@@ -74,13 +88,19 @@ impl PartitionLog {
             return Ok(());
         }
         let fs = &*self.folder.fs;
-        let gone = self.folder.root.join(format!("{}{}", self.tp, names::DELETED));
-        let renamed = fs.rename(&self.shared.dir, &gone).and_then(|()| fs.flush_dir(&self.folder.root));
+        let gone = self
+            .folder
+            .root
+            .join(format!("{}{}", self.tp, names::DELETED));
+        let renamed = fs
+            .rename(&self.shared.dir, &gone)
+            .and_then(|()| fs.flush_dir(&self.folder.root));
         renamed.map_err(|e| LogError::io(format!("renaming {}", self.shared.dir.display()), e))?;
         remove(fs, gone)
     }
 }
 
 fn remove(fs: &dyn crate::fs::LogFs, gone: PathBuf) -> Result<(), LogError> {
-    fs.remove_dir_all(&gone).map_err(|e| LogError::io(format!("removing {}", gone.display()), e))
+    fs.remove_dir_all(&gone)
+        .map_err(|e| LogError::io(format!("removing {}", gone.display()), e))
 }

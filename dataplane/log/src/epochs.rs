@@ -20,30 +20,43 @@ impl Epochs {
 
     /// The last epoch in the log.
     pub(crate) fn last(&self) -> LeaderEpoch {
-        self.entries.last().map_or(LeaderEpoch::NONE, |entry| entry.epoch)
+        self.entries
+            .last()
+            .map_or(LeaderEpoch::NONE, |entry| entry.epoch)
     }
 
     /// The epoch of the last batch below `offset`; NONE if unknown.
     pub(crate) fn last_below(&self, offset: Offset) -> LeaderEpoch {
-        self.at(Offset(offset.0.saturating_sub(1))).unwrap_or(LeaderEpoch::NONE)
+        self.at(Offset(offset.0.saturating_sub(1)))
+            .unwrap_or(LeaderEpoch::NONE)
     }
 
     /// A batch of `epoch` is at `offset`.
     pub(crate) fn observe(&mut self, epoch: LeaderEpoch, offset: Offset) {
         if epoch > self.last() {
-            self.entries.push(EpochStart { epoch, start: offset });
+            self.entries.push(EpochStart {
+                epoch,
+                start: offset,
+            });
         }
     }
 
     /// The epoch of the batch at `offset`; `None` below what is known.
     pub(crate) fn at(&self, offset: Offset) -> Option<LeaderEpoch> {
         let after = self.entries.partition_point(|entry| entry.start <= offset);
-        self.entries.get(after.checked_sub(1)?).map(|entry| entry.epoch)
+        self.entries
+            .get(after.checked_sub(1)?)
+            .map(|entry| entry.epoch)
     }
 
     /// The largest epoch at or below `epoch` that is in the log, and the end
     /// offset (exclusive) of its batches. (NONE, NONE-like 0) before all.
-    pub(crate) fn end_offset(&self, epoch: LeaderEpoch, log_start: Offset, log_end: Offset) -> (LeaderEpoch, Offset) {
+    pub(crate) fn end_offset(
+        &self,
+        epoch: LeaderEpoch,
+        log_start: Offset,
+        log_end: Offset,
+    ) -> (LeaderEpoch, Offset) {
         let after = self.entries.partition_point(|entry| entry.epoch <= epoch);
         let end = self.entries.get(after).map_or(log_end, |next| next.start);
         match after.checked_sub(1).and_then(|at| self.entries.get(at)) {

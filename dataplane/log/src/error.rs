@@ -11,7 +11,10 @@ use thiserror::Error;
 #[derive(Clone, Debug, Error)]
 pub enum FolderError {
     #[error("log folder {path}: {source}")]
-    Io { path: String, source: Arc<io::Error> },
+    Io {
+        path: String,
+        source: Arc<io::Error>,
+    },
     /// The identity file is there and cannot be believed. Never replaced by guess.
     #[error("log folder {path}: {source}")]
     Sidecar { path: String, source: SidecarError },
@@ -30,9 +33,15 @@ pub enum LogError {
     #[error("disk is full")]
     DiskFull,
     #[error("{what}: {source}")]
-    Io { what: String, source: Arc<io::Error> },
+    Io {
+        what: String,
+        source: Arc<io::Error>,
+    },
     #[error("leader epoch {asked} is not above {current}, the highest in the log")]
-    StaleEpoch { asked: LeaderEpoch, current: LeaderEpoch },
+    StaleEpoch {
+        asked: LeaderEpoch,
+        current: LeaderEpoch,
+    },
     /// The offset lies outside what may be asked for. Nothing happened.
     #[error("offset {offset} is outside the log ({bounds:?})")]
     OutOfRange { offset: Offset, bounds: LogBounds },
@@ -70,7 +79,9 @@ pub enum AppendError {
     DuplicateKeyInBatch { key: String },
     /// Some records of the batch repeat remembered keys and others do not, so
     /// that neither appending nor skipping it would be right.
-    #[error("idempotency key {key:?} repeats offset {offset} but the batch is not a repeat as a whole")]
+    #[error(
+        "idempotency key {key:?} repeats offset {offset} but the batch is not a repeat as a whole"
+    )]
     KeyRepeatedInPart { key: String, offset: Offset },
     /// A batch of a numbered producer repeats idempotency keys under a new
     /// sequence; the sequence number stays free.
@@ -99,7 +110,10 @@ pub enum ReadError {
     #[error("log folder failed: {0}")]
     FolderFailed(String),
     #[error("{what}: {source}")]
-    Io { what: String, source: Arc<io::Error> },
+    Io {
+        what: String,
+        source: Arc<io::Error>,
+    },
     #[error("the log was deleted")]
     Deleted,
 }
@@ -109,23 +123,35 @@ impl LogError {
         if is_full(&source) {
             return Self::DiskFull;
         }
-        Self::Io { what: what.into(), source: Arc::new(source) }
+        Self::Io {
+            what: what.into(),
+            source: Arc::new(source),
+        }
     }
 }
 
 impl ReadError {
     pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
-        Self::Io { what: what.into(), source: Arc::new(source) }
+        Self::Io {
+            what: what.into(),
+            source: Arc::new(source),
+        }
     }
 }
 
 impl FolderError {
     pub(crate) fn io(path: &std::path::Path, source: io::Error) -> Self {
-        Self::Io { path: path.display().to_string(), source: Arc::new(source) }
+        Self::Io {
+            path: path.display().to_string(),
+            source: Arc::new(source),
+        }
     }
 }
 
 /// Whether an error says that there is no room, as opposed to a sick disk.
 pub(crate) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
 }

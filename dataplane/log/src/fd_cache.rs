@@ -23,11 +23,20 @@ pub(crate) struct OpenSegment {
 
 impl OpenSegment {
     pub(crate) fn new(file: Arc<dyn LogFile>) -> Self {
-        Self { file, seal: OnceLock::new(), verified: OnceLock::new(), last_used: AtomicU64::new(0) }
+        Self {
+            file,
+            seal: OnceLock::new(),
+            verified: OnceLock::new(),
+            last_used: AtomicU64::new(0),
+        }
     }
 
     fn bits(&self, blocks: usize) -> &[AtomicU64] {
-        self.verified.get_or_init(|| (0..blocks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+        self.verified.get_or_init(|| {
+            (0..blocks.div_ceil(64))
+                .map(|_| AtomicU64::new(0))
+                .collect()
+        })
     }
 
     /// Whether block `index` of `blocks` was verified since the file was opened.
@@ -52,7 +61,11 @@ pub(crate) struct FdCache {
 
 impl FdCache {
     pub(crate) fn new(capacity: usize) -> Self {
-        Self { capacity: capacity.max(16), clock: AtomicU64::new(1), held: Mutex::new(Vec::new()) }
+        Self {
+            capacity: capacity.max(16),
+            clock: AtomicU64::new(1),
+            held: Mutex::new(Vec::new()),
+        }
     }
 
     /// Marks a use; cheap enough for every read.
@@ -69,7 +82,9 @@ impl FdCache {
         let mut held = self.held.lock();
         if held.len() >= self.capacity {
             let keep = self.capacity - self.capacity / 8;
-            held.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.last_used.load(Ordering::Relaxed)));
+            held.sort_unstable_by_key(|entry| {
+                std::cmp::Reverse(entry.last_used.load(Ordering::Relaxed))
+            });
             evicted = held.split_off(keep);
         }
         held.push(Arc::clone(open));

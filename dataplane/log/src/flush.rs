@@ -15,9 +15,11 @@
 
 use crate::{
     active::BlockSums,
+    config::RECORD_LAG_BYTES,
     error::{LogError, is_full},
     fd_cache::OpenSegment,
     folder::LogFolder,
+    index::IndexEntry,
     names,
     partition::PartitionLog,
     reader::LogReader,
@@ -28,8 +30,6 @@ use crate::{
         seal::{BLOCK_BYTES, SealFile},
         sessions::SessionsFile,
     },
-    config::RECORD_LAG_BYTES,
-    index::IndexEntry,
 };
 use parking_lot::Mutex;
 use std::{io, path::PathBuf, sync::Arc};
@@ -91,21 +91,41 @@ impl PartitionLog {
         if self.flush_in_flight || !self.disk.folder_exists || self.check_alive().is_err() {
             return None;
         }
-        let active_dirty = self.active.as_ref().and_then(|active| active.dirty().cloned());
+        let active_dirty = self
+            .active
+            .as_ref()
+            .and_then(|active| active.dirty().cloned());
         let has_data = active_dirty.is_some() || !self.closing.is_empty();
         let first = self.disk.recorded.lock().is_none();
         let lagging = self.disk.appended_bytes - self.disk.recorded_bytes >= RECORD_LAG_BYTES;
         let snapshot_wanted = self.snapshot_due() || (closing && self.snapshot_is_old());
         let record_wanted = self.disk.record_due || first || lagging || snapshot_wanted || closing;
-        let record = record_wanted.then(|| self.record_at_end()).filter(|record| !self.is_recorded(record));
-        if !has_data && record.is_none() && !self.disk.entries_dirty && self.disk.removals.is_empty() {
+        let record = record_wanted
+            .then(|| self.record_at_end())
+            .filter(|record| !self.is_recorded(record));
+        let now = self
+            .active
+            .as_ref()
+            .map_or(TimestampMs::NONE, |active| active.times.last_append);
+        let snapshot = if snapshot_wanted {
+            self.sessions_now(now)
+        } else {
+            None
+        };
+        let sidecars = record.is_some() || snapshot.is_some();
+        let rest = self.disk.entries_dirty || self.disk.index_due || !self.disk.removals.is_empty();
+        self.disk.index_due = false;
+        if !has_data && !sidecars && !rest {
             self.disk.record_due = false;
             return None;
         }
-        let now = self.active.as_ref().map_or(TimestampMs::NONE, |active| active.times.last_append);
-        let snapshot = if snapshot_wanted { self.sessions_now(now) } else { None };
         let end = self.bounds().log_end;
-        let files = self.closing.iter().filter_map(|c| c.dirty.clone()).chain(active_dirty).collect();
+        let files = self
+            .closing
+            .iter()
+            .filter_map(|c| c.dirty.clone())
+            .chain(active_dirty)
+            .collect();
         let seals = self.closing.iter().map(|closing| SealJob {
             view: Arc::clone(&closing.view),
             times: closing.times,
@@ -122,9 +142,13 @@ impl PartitionLog {
             snapshot,
             record,
             entries: self.shared.index.pending_below(end),
-            trim_below: (!self.disk.removals.is_empty()).then(|| self.shared.first_segment().map_or(end, |s| s.base)),
+            trim_below: (!self.disk.removals.is_empty())
+                .then(|| self.shared.first_segment().map_or(end, |s| s.base)),
             removals: std::mem::take(&mut self.disk.removals),
-            generation: self.shared.generation.load(std::sync::atomic::Ordering::Acquire),
+            generation: self
+                .shared
+                .generation
+                .load(std::sync::atomic::Ordering::Acquire),
             end,
             size: self.active.as_ref().map_or(0, |active| active.size),
             active_base: self.active.as_ref().map(|active| active.view.base),
@@ -148,18 +172,28 @@ impl PartitionLog {
 
     /// Takes a ticket back, with what its run returned. On success the flushed
     /// end moves to the ticket's end; on failure the folder has failed.
-    pub fn flush_done(&mut self, ticket: FlushTicket, result: io::Result<()>) -> Result<Offset, LogError> {
+    pub fn flush_done(
+        &mut self,
+        ticket: FlushTicket,
+        result: io::Result<()>,
+    ) -> Result<Offset, LogError> {
         self.flush_in_flight = false;
         if let Err(error) = result {
             self.folder.fail(&format!("flush of {}: {error}", self.tp));
-            return Err(LogError::FolderFailed(self.folder.failed().unwrap_or_default()));
+            return Err(LogError::FolderFailed(
+                self.folder.failed().unwrap_or_default(),
+            ));
         }
         let outcome = *ticket.outcome.lock();
         self.disk.folder_durable = true;
         let flushed = self.bounds().flushed_end.max(ticket.end);
         self.shared.set_flushed_end(flushed);
         self.closing_flushed(&ticket, outcome.sealed);
-        if let Some(active) = self.active.as_mut().filter(|active| Some(active.view.base) == ticket.active_base) {
+        if let Some(active) = self
+            .active
+            .as_mut()
+            .filter(|active| Some(active.view.base) == ticket.active_base)
+        {
             active.flushed(ticket.size);
         }
         if outcome.indexed {
@@ -180,7 +214,13 @@ impl PartitionLog {
 
     fn closing_flushed(&mut self, ticket: &FlushTicket, sealed: bool) {
         for job in &ticket.seals {
-            let Some(front) = self.closing.iter_mut().find(|closing| closing.view.base == job.view.base) else { continue };
+            let Some(front) = self
+                .closing
+                .iter_mut()
+                .find(|closing| closing.view.base == job.view.base)
+            else {
+                continue;
+            };
             front.dirty = None;
             if sealed {
                 front.view.set_sealed();
@@ -194,12 +234,18 @@ impl PartitionLog {
     fn snapshot_written(&mut self, offset: Offset, bytes: u64, size: u64, base: Option<Offset>) {
         let still_active = self.active.as_ref().map(|active| active.view.base) == base;
         let old = self.disk.loose_snapshot.take().filter(|old| *old != offset);
-        self.disk.removals.extend(old.map(|old| self.snapshot_path(old)));
+        self.disk
+            .removals
+            .extend(old.map(|old| self.snapshot_path(old)));
         if still_active {
             self.disk.loose_snapshot = Some(offset);
             self.disk.snapshot_bytes = bytes;
             self.disk.snapshot_size = size;
-        } else if self.closing.iter().all(|closing| closing.view.end() != offset) {
+        } else if self
+            .closing
+            .iter()
+            .all(|closing| closing.view.end() != offset)
+        {
             // The segment was rolled meanwhile, further on.
             self.disk.removals.push(self.snapshot_path(offset));
         }
@@ -248,17 +294,29 @@ impl FlushTicket {
         }
         let indexed = self.store_index();
         let recorded = match &self.record {
-            Some(record) => tolerate_full(write_record(&self.shared, &self.recorded, record))?.is_some(),
+            Some(record) => {
+                tolerate_full(write_record(&self.shared, &self.recorded, record))?.is_some()
+            }
             None => true,
         };
         let removed = (recorded || self.record.is_none()) && self.remove_files()?;
-        *self.outcome.lock() = Outcome { indexed, sealed, snapshot, recorded, removed };
+        *self.outcome.lock() = Outcome {
+            indexed,
+            sealed,
+            snapshot,
+            recorded,
+            removed,
+        };
         Ok(())
     }
 
     /// Seals, their sessions and the loose snapshot, beside their places.
     /// Returns whether all segments are sealed then, and the snapshot's size.
-    fn stage_sidecars(&self, flush: bool, staged: &mut Vec<Staged>) -> io::Result<(bool, Option<u64>)> {
+    fn stage_sidecars(
+        &self,
+        flush: bool,
+        staged: &mut Vec<Staged>,
+    ) -> io::Result<(bool, Option<u64>)> {
         let fs = &*self.shared.folder.fs;
         let dir = &self.shared.dir;
         let mut sealed = true;
@@ -292,7 +350,13 @@ impl FlushTicket {
         if let Some(base) = self.trim_below {
             index.trim_ops(base, &mut ops);
         }
-        match index.store(&*self.shared.folder.index, &self.entries, ops, self.generation, self.end) {
+        match index.store(
+            &*self.shared.folder.index,
+            &self.entries,
+            ops,
+            self.generation,
+            self.end,
+        ) {
             Ok(()) => true,
             Err(error) => {
                 tracing::warn!(partition = %self.shared.tp, %error, "index not written; kept in memory");
@@ -344,7 +408,10 @@ pub fn run_together(folder: &LogFolder, tickets: &[FlushTicket]) -> io::Result<(
     let mut held = Vec::with_capacity(tickets.len());
     for ticket in tickets {
         let mut recorded = ticket.recorded.lock();
-        let staged = ticket.record.as_ref().map(|record| stage_record(&ticket.shared, &recorded, record, false));
+        let staged = ticket
+            .record
+            .as_ref()
+            .map(|record| stage_record(&ticket.shared, &recorded, record, false));
         let staged = match staged {
             Some(result) => tolerate_full(result)?,
             None => None,
@@ -411,11 +478,18 @@ fn stage_record(
         _ => record.clone(),
     };
     let path = shared.dir.join(names::PARTITION);
-    Ok((sidecar::stage(&*shared.folder.fs, &path, &merged.encode(), flush)?, merged))
+    Ok((
+        sidecar::stage(&*shared.folder.fs, &path, &merged.encode(), flush)?,
+        merged,
+    ))
 }
 
 fn merge(old: &PartitionFile, new: &PartitionFile) -> PartitionFile {
-    let base = if old.flushed_end > new.flushed_end { old } else { new };
+    let base = if old.flushed_end > new.flushed_end {
+        old
+    } else {
+        new
+    };
     PartitionFile {
         log_start: old.log_start.max(new.log_start),
         high_watermark: old.high_watermark.max(new.high_watermark),

@@ -80,15 +80,22 @@ impl LogFolder {
     ) -> Result<(Arc<Self>, FolderReport), FolderError> {
         let io = |e| FolderError::io(&root, e);
         fs.create_dir_all(&root).map_err(io)?;
-        let is_new = fs.list(&root).map_err(io)?.iter().all(|entry| is_foreign(&entry.name));
+        let is_new = fs
+            .list(&root)
+            .map_err(io)?
+            .iter()
+            .all(|entry| is_foreign(&entry.name));
         let identity = root.join(IDENTITY);
-        let found = sidecar::read::<FolderFile>(&*fs, &identity).map_err(|source| FolderError::Sidecar {
-            path: identity.display().to_string(),
-            source,
+        let found = sidecar::read::<FolderFile>(&*fs, &identity).map_err(|source| {
+            FolderError::Sidecar {
+                path: identity.display().to_string(),
+                source,
+            }
         })?;
         let id = match found {
             Some(file) => file.id,
             None => {
+                flush_ancestors(&*fs, &root)?;
                 let id = FolderId(Uuid::new_v4());
                 sidecar::replace(&*fs, &identity, &FolderFile { id }).map_err(io)?;
                 id
@@ -162,9 +169,14 @@ impl LogFolder {
             if !entry.is_dir || is_foreign(&entry.name) || RESERVED.contains(&entry.name.as_str()) {
                 continue;
             }
-            let deleted = entry.name.strip_suffix(names::DELETED).map(str::parse::<TopicPartition>);
+            let deleted = entry
+                .name
+                .strip_suffix(names::DELETED)
+                .map(str::parse::<TopicPartition>);
             if let Some(Ok(_)) = deleted {
-                self.fs.remove_dir_all(&self.root.join(&entry.name)).map_err(io)?;
+                self.fs
+                    .remove_dir_all(&self.root.join(&entry.name))
+                    .map_err(io)?;
             } else if let Ok(tp) = entry.name.parse::<TopicPartition>() {
                 if self.holds_replica(&entry.name)? {
                     found.push(tp);
@@ -179,7 +191,8 @@ impl LogFolder {
     fn holds_replica(&self, name: &str) -> Result<bool, FolderError> {
         let path = self.root.join(name);
         let entries = self.fs.list(&path).map_err(|e| FolderError::io(&path, e))?;
-        let ours = |name: &str| name == names::PARTITION || names::parse(name, names::SEGMENT).is_some();
+        let ours =
+            |name: &str| name == names::PARTITION || names::parse(name, names::SEGMENT).is_some();
         Ok(entries.iter().any(|entry| ours(&entry.name)))
     }
 
@@ -241,9 +254,15 @@ impl LogFolder {
     pub fn refresh_space(&self) -> Space {
         let Ok(space) = self.fs.space(&self.root) else {
             // An unknown amount is no reason to refuse; a write that fails is.
-            return Space { free_bytes: 0, total_bytes: 0 };
+            return Space {
+                free_bytes: 0,
+                total_bytes: 0,
+            };
         };
-        let reserve = self.options.reserve_bytes.unwrap_or((space.total_bytes / 20).min(GIB));
+        let reserve = self
+            .options
+            .reserve_bytes
+            .unwrap_or((space.total_bytes / 20).min(GIB));
         if space.free_bytes < reserve {
             self.set_full();
         } else if self.full.swap(false, Ordering::Relaxed) {
@@ -258,7 +277,8 @@ impl LogFolder {
     }
 
     fn check_alive(&self) -> Result<(), FolderError> {
-        self.failed().map_or(Ok(()), |why| Err(FolderError::Failed(why)))
+        self.failed()
+            .map_or(Ok(()), |why| Err(FolderError::Failed(why)))
     }
 
     fn guard(&self, result: std::io::Result<()>) -> Result<(), FolderError> {
@@ -271,6 +291,23 @@ impl LogFolder {
     }
 }
 
+/// The folder's own name must be as durable as what it will hold. Folders
+/// above that this process may not open were not made by it.
+fn flush_ancestors(fs: &dyn LogFs, root: &Path) -> Result<(), FolderError> {
+    for folder in root.ancestors().skip(1) {
+        let folder = if folder.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            folder
+        };
+        match fs.flush_dir(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+            result => result.map_err(|e| FolderError::io(folder, e))?,
+        }
+    }
+    Ok(())
+}
+
 /// Names that are never ours to judge.
 fn is_foreign(name: &str) -> bool {
     name.starts_with('.') || name == "index" || name == "lost+found"
@@ -279,6 +316,8 @@ fn is_foreign(name: &str) -> bool {
 /// Only the identity file: opened before, never written into.
 fn is_unused(fs: &dyn LogFs, root: &Path) -> bool {
     fs.list(root).is_ok_and(|entries| {
-        entries.iter().all(|entry| is_foreign(&entry.name) || entry.name.starts_with(IDENTITY))
+        entries
+            .iter()
+            .all(|entry| is_foreign(&entry.name) || entry.name.starts_with(IDENTITY))
     })
 }

@@ -58,24 +58,40 @@ impl IdempotencyKeys {
         let mut names: Vec<&[u8]> = keys.iter().map(|(_, key)| &key[..]).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(AppendError::DuplicateKeyInBatch { key: show(twice[0]) });
+            return Err(AppendError::DuplicateKeyInBatch {
+                key: show(twice[0]),
+            });
         }
         let live = |key: &Bytes| {
-            self.by_key.get(&key[..]).filter(|known| !is_older(known.append_time, now, window_ms)).copied()
+            self.by_key
+                .get(&key[..])
+                .filter(|known| !is_older(known.append_time, now, window_ms))
+                .copied()
         };
-        let repeats: Vec<(&Bytes, Remembered)> =
-            keys.iter().filter_map(|(_, key)| live(key).map(|known| (key, known))).collect();
+        let repeats: Vec<(&Bytes, Remembered)> = keys
+            .iter()
+            .filter_map(|(_, key)| live(key).map(|known| (key, known)))
+            .collect();
         let Some((key, first)) = repeats.first() else {
             return Ok(KeyVerdict::Accept);
         };
-        let whole = repeats.len() == keys.len() && (all_keyed(batch) || is_same_batch(batch, &repeats));
+        let whole =
+            repeats.len() == keys.len() && (all_keyed(batch) || is_same_batch(batch, &repeats));
         if !whole {
-            return Err(AppendError::KeyRepeatedInPart { key: show(key), offset: first.offset });
+            return Err(AppendError::KeyRepeatedInPart {
+                key: show(key),
+                offset: first.offset,
+            });
         }
         if batch.header.has_producer() {
-            return Err(AppendError::KeyRepeatedInSession { key: show(key), offset: first.offset });
+            return Err(AppendError::KeyRepeatedInSession {
+                key: show(key),
+                offset: first.offset,
+            });
         }
-        Ok(KeyVerdict::Repeat(repeats.into_iter().map(|(_, known)| known).collect()))
+        Ok(KeyVerdict::Repeat(
+            repeats.into_iter().map(|(_, known)| known).collect(),
+        ))
     }
 
     /// A batch with these keys (offset delta and key) is in the log.
@@ -104,7 +120,8 @@ impl IdempotencyKeys {
             append_time: entry.append_time,
         };
         self.by_key.insert(entry.key.clone(), remembered);
-        self.by_age.push_back((entry.append_time, entry.key, entry.offset));
+        self.by_age
+            .push_back((entry.append_time, entry.key, entry.offset));
         while self.by_age.len() > IDEMPOTENCY_KEYS_MAX {
             self.forget_oldest();
         }
@@ -118,7 +135,11 @@ impl IdempotencyKeys {
 
     /// Forgets a key unless it was seen again at another offset.
     fn forget(&mut self, key: &[u8], offset: Offset) {
-        if self.by_key.get(key).is_some_and(|known| known.offset == offset) {
+        if self
+            .by_key
+            .get(key)
+            .is_some_and(|known| known.offset == offset)
+        {
             self.by_key.remove(key);
         }
     }
@@ -126,7 +147,11 @@ impl IdempotencyKeys {
     /// Takes back everything at or above `end`: the append failed. What such a
     /// key meant before was expired, or it would not have been appended.
     pub(crate) fn take_back(&mut self, end: Offset) {
-        while self.by_age.back().is_some_and(|(_, _, offset)| *offset >= end) {
+        while self
+            .by_age
+            .back()
+            .is_some_and(|(_, _, offset)| *offset >= end)
+        {
             if let Some((_, key, offset)) = self.by_age.pop_back() {
                 self.forget(&key, offset);
             }
@@ -134,7 +159,11 @@ impl IdempotencyKeys {
     }
 
     pub(crate) fn expire(&mut self, now: TimestampMs, window_ms: u64) {
-        while self.by_age.front().is_some_and(|(time, ..)| is_older(*time, now, window_ms)) {
+        while self
+            .by_age
+            .front()
+            .is_some_and(|(time, ..)| is_older(*time, now, window_ms))
+        {
             self.forget_oldest();
         }
         if self.by_age.is_empty() && self.by_key.capacity() > 64 {
@@ -144,9 +173,15 @@ impl IdempotencyKeys {
 
     /// Live keys, oldest first.
     pub(crate) fn entries(&self, now: TimestampMs, window_ms: u64) -> Vec<KeyEntry> {
-        let live = self.by_age.iter().filter(|(time, ..)| !is_older(*time, now, window_ms));
+        let live = self
+            .by_age
+            .iter()
+            .filter(|(time, ..)| !is_older(*time, now, window_ms));
         live.filter_map(|(_, key, offset)| {
-            let known = self.by_key.get(key).filter(|known| known.offset == *offset)?;
+            let known = self
+                .by_key
+                .get(key)
+                .filter(|known| known.offset == *offset)?;
             Some(KeyEntry {
                 key: key.clone(),
                 offset: *offset,
@@ -166,25 +201,33 @@ impl IdempotencyKeys {
 }
 
 fn all_keyed(batch: &CheckedBatch) -> bool {
-    i32::try_from(batch.idempotency_keys.len()).is_ok_and(|keyed| keyed == batch.header.record_count)
+    i32::try_from(batch.idempotency_keys.len())
+        .is_ok_and(|keyed| keyed == batch.header.record_count)
 }
 
 /// With records that have no key: a repeat only if all keys are known from one
 /// batch of as many records, each at its old place.
 fn is_same_batch(batch: &CheckedBatch, repeats: &[(&Bytes, Remembered)]) -> bool {
-    batch.idempotency_keys.iter().zip(repeats).all(|((delta, _), (_, known))| {
-        known.batch_base == repeats[0].1.batch_base
-            && known.batch_records == batch.header.record_count
-            && known.batch_base.plus(i64::from(*delta)) == known.offset
-    })
+    batch
+        .idempotency_keys
+        .iter()
+        .zip(repeats)
+        .all(|((delta, _), (_, known))| {
+            known.batch_base == repeats[0].1.batch_base
+                && known.batch_records == batch.header.record_count
+                && known.batch_base.plus(i64::from(*delta)) == known.offset
+        })
 }
 
 /// The keys of decoded records, as [`IdempotencyKeys::apply`] takes them.
 pub(crate) fn keys_of(records: &[Record]) -> impl Iterator<Item = (i32, &[u8])> {
     records.iter().filter_map(|record| {
-        let named = |(name, _): &&(Bytes, Option<Bytes>)| &name[..] == IDEMPOTENCY_HEADER.as_bytes();
+        let named =
+            |(name, _): &&(Bytes, Option<Bytes>)| &name[..] == IDEMPOTENCY_HEADER.as_bytes();
         let (_, value) = record.headers.iter().find(named)?;
-        let key = value.as_deref().filter(|key| !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX)?;
+        let key = value
+            .as_deref()
+            .filter(|key| !key.is_empty() && key.len() <= IDEMPOTENCY_KEY_BYTES_MAX)?;
         Some((record.offset_delta, key))
     })
 }

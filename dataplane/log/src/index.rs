@@ -51,12 +51,20 @@ pub(crate) struct IndexBuilder {
 
 impl IndexBuilder {
     pub(crate) fn new(segment: Offset) -> Self {
-        Self { segment, last_position: 0, max_timestamp: TimestampMs(i64::MIN) }
+        Self {
+            segment,
+            last_position: 0,
+            max_timestamp: TimestampMs(i64::MIN),
+        }
     }
 
     /// Going on at a known entry or saved state.
     pub(crate) fn resume(segment: Offset, position: u64, max_timestamp: TimestampMs) -> Self {
-        Self { segment, last_position: position, max_timestamp }
+        Self {
+            segment,
+            last_position: position,
+            max_timestamp,
+        }
     }
 
     /// An entry when the batch at `position` is at least `interval` bytes past
@@ -129,7 +137,10 @@ impl Index {
         Self {
             prefix,
             pending: RwLock::new(VecDeque::new()),
-            state: Mutex::new(IndexState { valid_to: Offset::ZERO, hole_end: None }),
+            state: Mutex::new(IndexState {
+                valid_to: Offset::ZERO,
+                hole_end: None,
+            }),
             distrusted: AtomicBool::new(false),
             rebuild: Mutex::new(None),
         }
@@ -151,9 +162,21 @@ impl Index {
         self.pending.read().len()
     }
 
+    pub(crate) fn has_pending_below(&self, end: Offset) -> bool {
+        self.pending
+            .read()
+            .front()
+            .is_some_and(|entry| entry.offset < end)
+    }
+
     /// Entries below `end`, to be written by a ticket.
     pub(crate) fn pending_below(&self, end: Offset) -> Vec<IndexEntry> {
-        self.pending.read().iter().take_while(|entry| entry.offset < end).copied().collect()
+        self.pending
+            .read()
+            .iter()
+            .take_while(|entry| entry.offset < end)
+            .copied()
+            .collect()
     }
 
     /// Entries below `end` are in the store.
@@ -194,17 +217,28 @@ impl Index {
         Ok(found.and_then(|(key, value)| {
             let offset = Offset(i64::from_be_bytes(*key.last_chunk()?));
             let position = u64::from_be_bytes(*value.first_chunk()?);
-            Some(Floor { offset, position, max_before: TimestampMs(i64::MIN) })
+            Some(Floor {
+                offset,
+                position,
+                max_before: TimestampMs(i64::MIN),
+            })
         }))
     }
 
     /// The last entry of the segment before which every timestamp is below
     /// `timestamp`, in memory only.
-    pub(crate) fn pending_time_floor(&self, segment: Offset, timestamp: TimestampMs) -> Option<Floor> {
+    pub(crate) fn pending_time_floor(
+        &self,
+        segment: Offset,
+        timestamp: TimestampMs,
+    ) -> Option<Floor> {
         let pending = self.pending.read();
         let start = pending.partition_point(|entry| entry.segment < segment);
         let end = pending.partition_point(|entry| entry.segment <= segment);
-        let below = pending.range(start..end).take_while(|entry| entry.max_before < timestamp).last();
+        let below = pending
+            .range(start..end)
+            .take_while(|entry| entry.max_before < timestamp)
+            .last();
         below.map(Floor::from)
     }
 
@@ -218,14 +252,20 @@ impl Index {
         if self.distrusted.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let Some(below) = timestamp.0.checked_sub(1) else { return Ok(None) };
+        let Some(below) = timestamp.0.checked_sub(1) else {
+            return Ok(None);
+        };
         let low = self.time_key(segment, TimestampMs(i64::MIN));
         let high = self.time_key(segment, TimestampMs(below));
         Ok(kv.last_in(&low, &high)?.and_then(|(key, value)| {
             let max_before = TimestampMs(i64::from_be_bytes(*key.last_chunk()?) ^ i64::MIN);
             let (offset, rest) = value.split_first_chunk::<8>()?;
             let position = u64::from_be_bytes(*rest.first_chunk()?);
-            Some(Floor { offset: Offset(i64::from_be_bytes(*offset)), position, max_before })
+            Some(Floor {
+                offset: Offset(i64::from_be_bytes(*offset)),
+                position,
+                max_before,
+            })
         }))
     }
 
@@ -239,7 +279,10 @@ impl Index {
             by_time.extend_from_slice(&entry.offset.0.to_be_bytes());
             by_time.extend_from_slice(&by_offset);
             ops.push(KvOp::Put(self.offset_key(entry.offset), by_offset.into()));
-            ops.push(KvOp::Put(self.time_key(entry.segment, entry.max_before), by_time.into()));
+            ops.push(KvOp::Put(
+                self.time_key(entry.segment, entry.max_before),
+                by_time.into(),
+            ));
         }
     }
 
@@ -256,7 +299,8 @@ impl Index {
             let (version, rest) = value.split_first()?;
             let (generation, rest) = rest.split_first_chunk::<8>()?;
             let valid_to = Offset(i64::from_be_bytes(*rest.first_chunk()?));
-            (*version == VERSION && rest.len() == 8).then(|| (u64::from_be_bytes(*generation), valid_to))
+            (*version == VERSION && rest.len() == 8)
+                .then(|| (u64::from_be_bytes(*generation), valid_to))
         }))
     }
 
@@ -292,8 +336,14 @@ impl Index {
 
     /// Removes what the store holds of segments that lie below `start`.
     pub(crate) fn trim_ops(&self, first_segment: Offset, ops: &mut Vec<KvOp>) {
-        ops.push(KvOp::DeleteRange(self.key(BY_OFFSET), self.offset_key(first_segment)));
-        ops.push(KvOp::DeleteRange(self.key(BY_TIME), self.time_key(first_segment, TimestampMs(i64::MIN))));
+        ops.push(KvOp::DeleteRange(
+            self.key(BY_OFFSET),
+            self.offset_key(first_segment),
+        ));
+        ops.push(KvOp::DeleteRange(
+            self.key(BY_TIME),
+            self.time_key(first_segment, TimestampMs(i64::MIN)),
+        ));
     }
 
     fn key(&self, kind: u8) -> Bytes {
@@ -322,6 +372,10 @@ impl Index {
 
 impl From<&IndexEntry> for Floor {
     fn from(entry: &IndexEntry) -> Self {
-        Self { offset: entry.offset, position: entry.position, max_before: entry.max_before }
+        Self {
+            offset: entry.offset,
+            position: entry.position,
+            max_before: entry.max_before,
+        }
     }
 }

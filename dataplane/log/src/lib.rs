@@ -16,6 +16,7 @@ mod append;
 mod check;
 mod config;
 mod delete;
+pub mod dump;
 
 mod epochs;
 mod error;

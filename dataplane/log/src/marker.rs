@@ -33,7 +33,9 @@ pub(crate) fn read(fs: &dyn LogFs, root: &Path, is_new: bool) -> Result<Boot, Fo
     let boot_id = fs.boot_id().map_err(|e| FolderError::io(root, e))?;
     let mount_id = fs.mount_id(root).map_err(|e| FolderError::io(root, e))?;
     Ok(match sidecar::read::<MarkerFile>(fs, &root.join(RUNNING)) {
-        Ok(Some(marker)) if marker.boot_id == boot_id && marker.mount_id == mount_id => Boot::SameBoot,
+        Ok(Some(marker)) if marker.boot_id == boot_id && marker.mount_id == mount_id => {
+            Boot::SameBoot
+        }
         Ok(Some(_)) | Err(_) => Boot::Unclean,
         Ok(None) => match sidecar::read::<MarkerFile>(fs, &root.join(CLEAN)) {
             Ok(Some(_)) => Boot::Clean,

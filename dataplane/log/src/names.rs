@@ -35,7 +35,14 @@ mod tests {
         let path = path(Path::new("/f"), Offset(42), SEGMENT);
         assert_eq!(path, Path::new("/f/00000000000000000042.log"));
         assert_eq!(parse("00000000000000000042.log", SEGMENT), Some(Offset(42)));
-        for name in ["42.log", "00000000000000000042.seal", "0000000000000000004x.log", "99999999999999999999.log", ".log", ""] {
+        for name in [
+            "42.log",
+            "00000000000000000042.seal",
+            "0000000000000000004x.log",
+            "99999999999999999999.log",
+            ".log",
+            "",
+        ] {
             assert_eq!(parse(name, SEGMENT), None, "{name}");
         }
     }

@@ -60,6 +60,8 @@ pub(crate) struct DiskState {
     pub recorded: Arc<Mutex<Option<PartitionFile>>>,
     /// The next ticket rewrites `partition` (and perhaps `sessions`).
     pub record_due: bool,
+    /// The next ticket writes index entries even if it has nothing else to do.
+    pub index_due: bool,
     pub recorded_at: TimestampMs,
     /// Bytes appended since the log was opened, and their number when the
     /// `partition` and `sessions` files were last written.
@@ -104,6 +106,11 @@ impl PartitionLog {
         self.tp
     }
 
+    /// The log folder it lies in.
+    pub fn folder(&self) -> Arc<LogFolder> {
+        Arc::clone(&self.folder)
+    }
+
     pub fn config(&self) -> &LogConfig {
         &self.config
     }
@@ -138,8 +145,16 @@ impl PartitionLog {
 
     /// Bytes of the log not known to be flushed.
     pub fn unflushed_bytes(&self) -> u64 {
-        let closing: u64 = self.closing.iter().filter(|c| c.dirty.is_some()).map(|c| c.view.size()).sum();
-        let active = self.active.as_ref().filter(|active| active.dirty().is_some());
+        let closing: u64 = self
+            .closing
+            .iter()
+            .filter(|c| c.dirty.is_some())
+            .map(|c| c.view.size())
+            .sum();
+        let active = self
+            .active
+            .as_ref()
+            .filter(|active| active.dirty().is_some());
         closing + active.map_or(0, |active| active.size - active.flushed_size)
     }
 
@@ -152,7 +167,10 @@ impl PartitionLog {
         }
         let current = self.shared.last_epoch().max(self.epoch);
         if epoch <= current || epoch < self.highest_epoch {
-            return Err(LogError::StaleEpoch { asked: epoch, current: current.max(self.highest_epoch) });
+            return Err(LogError::StaleEpoch {
+                asked: epoch,
+                current: current.max(self.highest_epoch),
+            });
         }
         self.epoch = epoch;
         self.highest_epoch = epoch;
@@ -166,7 +184,8 @@ impl PartitionLog {
 
     /// Moves the watermark forwards; it never goes above the log end or back.
     pub fn set_high_watermark(&mut self, offset: Offset) {
-        self.shared.set_high_watermark(offset.min(self.shared.bounds().log_end));
+        self.shared
+            .set_high_watermark(offset.min(self.shared.bounds().log_end));
     }
 
     pub(crate) fn check_alive(&self) -> Result<(), LogError> {

@@ -41,7 +41,12 @@ impl LogReader {
     /// Whole batches that cover `from` and on, below `visible_end` (exclusive),
     /// up to `max_bytes` but at least one batch. The first may begin before
     /// `from`. May wait for the disk: for worker threads.
-    pub fn read(&self, from: Offset, visible_end: Offset, max_bytes: usize) -> Result<ReadOutcome, ReadError> {
+    pub fn read(
+        &self,
+        from: Offset,
+        visible_end: Offset,
+        max_bytes: usize,
+    ) -> Result<ReadOutcome, ReadError> {
         self.check_readable()?;
         for attempt in 0..ATTEMPTS {
             if let Some(idle) = self.nothing_visible(from, visible_end)? {
@@ -56,7 +61,10 @@ impl LogReader {
             }
         }
         let view = self.segment_for(from)?;
-        Err(ReadError::Damaged { from, next_good: view.end().max(from.plus(1)) })
+        Err(ReadError::Damaged {
+            from,
+            next_good: view.end().max(from.plus(1)),
+        })
     }
 
     /// The same without waiting; `None` where it would, or where something needs
@@ -79,10 +87,17 @@ impl LogReader {
     }
 
     /// Bounds first: an answer with no data still says where to go on.
-    fn nothing_visible(&self, from: Offset, visible_end: Offset) -> Result<Option<ReadOutcome>, ReadError> {
+    fn nothing_visible(
+        &self,
+        from: Offset,
+        visible_end: Offset,
+    ) -> Result<Option<ReadOutcome>, ReadError> {
         let bounds = self.bounds();
         if from < bounds.log_start || from > bounds.log_end {
-            return Err(ReadError::OutOfRange { offset: from, bounds });
+            return Err(ReadError::OutOfRange {
+                offset: from,
+                bounds,
+            });
         }
         let nothing = from >= visible_end.min(bounds.log_end);
         Ok(nothing.then(|| ReadOutcome::nothing(from)))
@@ -92,18 +107,37 @@ impl LogReader {
     fn segment_for(&self, from: Offset) -> Result<Arc<SegmentView>, ReadError> {
         let bounds = self.bounds();
         let Some(view) = self.segment_of(from) else {
-            return Err(ReadError::Damaged { from, next_good: bounds.log_end });
+            return Err(ReadError::Damaged {
+                from,
+                next_good: bounds.log_end,
+            });
         };
         if from < view.base {
-            return Err(self.unless_deleted(from, ReadError::Damaged { from, next_good: view.base }));
+            return Err(self.unless_deleted(
+                from,
+                ReadError::Damaged {
+                    from,
+                    next_good: view.base,
+                },
+            ));
         }
         if from >= view.end() {
             // Between two segments, or behind the last: a file is missing.
-            let next = self.segments().iter().map(|v| v.base).find(|base| *base > from);
-            return Err(ReadError::Damaged { from, next_good: next.unwrap_or(bounds.log_end) });
+            let next = self
+                .segments()
+                .iter()
+                .map(|v| v.base)
+                .find(|base| *base > from);
+            return Err(ReadError::Damaged {
+                from,
+                next_good: next.unwrap_or(bounds.log_end),
+            });
         }
         match view.damage_at(from) {
-            Some(range) => Err(ReadError::Damaged { from, next_good: range.end }),
+            Some(range) => Err(ReadError::Damaged {
+                from,
+                next_good: range.end,
+            }),
             None => Ok(view),
         }
     }
@@ -113,20 +147,32 @@ impl LogReader {
         let gone = error.kind() == io::ErrorKind::NotFound;
         let bounds = self.bounds();
         if from < bounds.log_start {
-            return Err(ReadError::OutOfRange { offset: from, bounds });
+            return Err(ReadError::OutOfRange {
+                offset: from,
+                bounds,
+            });
         }
         if gone {
             // The file of a retained segment is missing.
-            return Err(ReadError::Damaged { from, next_good: view.end() });
+            return Err(ReadError::Damaged {
+                from,
+                next_good: view.end(),
+            });
         }
         self.folder.fail_on_io(&error);
-        Err(ReadError::io(format!("reading {}", view.path.display()), error))
+        Err(ReadError::io(
+            format!("reading {}", view.path.display()),
+            error,
+        ))
     }
 
     fn unless_deleted(&self, from: Offset, error: ReadError) -> ReadError {
         let bounds = self.bounds();
         if from < bounds.log_start {
-            return ReadError::OutOfRange { offset: from, bounds };
+            return ReadError::OutOfRange {
+                offset: from,
+                bounds,
+            };
         }
         error
     }
@@ -149,7 +195,9 @@ impl LogReader {
         let limit = first_damage_after(view, position).unwrap_or(view.size());
         let mut want = max_bytes.clamp(HEADER_BYTES, READ_BYTES_MAX);
         loop {
-            let Some(chunk) = self.read_checked(view, &open, seal.as_deref(), position, want, limit)? else {
+            let Some(chunk) =
+                self.read_checked(view, &open, seal.as_deref(), position, want, limit)?
+            else {
                 self.assess(view, &open)?;
                 return Ok(Attempt::Again);
             };
@@ -157,10 +205,16 @@ impl LogReader {
             match take_batches(&chunk, from, visible_end.min(end), max_bytes, check_crc) {
                 Taken::Batches { bytes, next_offset } => {
                     view.hint(next_offset, position + bytes as u64);
-                    return Ok(Attempt::Done(outcome(view, chunk.slice(..bytes), next_offset)));
+                    return Ok(Attempt::Done(outcome(
+                        view,
+                        chunk.slice(..bytes),
+                        next_offset,
+                    )));
                 }
                 Taken::NotVisible => return Ok(Attempt::Done(ReadOutcome::nothing(from))),
-                Taken::More(total) if total > want && position + total as u64 <= limit => want = total,
+                Taken::More(total) if total > want && position + total as u64 <= limit => {
+                    want = total
+                }
                 Taken::More(_) | Taken::Bad => {
                     self.assess(view, &open)?;
                     return Ok(Attempt::Again);
@@ -177,12 +231,21 @@ impl LogReader {
         max_bytes: usize,
     ) -> io::Result<Option<ReadOutcome>> {
         let end = view.end();
-        let Some(open) = view.opened(&self.folder) else { return Ok(None) };
+        let Some(open) = view.opened(&self.folder) else {
+            return Ok(None);
+        };
         if view.has_damage() {
             return Ok(None);
         }
-        let pending = || self.index.pending_floor(view.base, from).filter(|floor| floor.offset == from);
-        let Some(position) = view.hinted(from).or_else(|| pending().map(|floor| floor.position)) else {
+        let pending = || {
+            self.index
+                .pending_floor(view.base, from)
+                .filter(|floor| floor.offset == from)
+        };
+        let Some(position) = view
+            .hinted(from)
+            .or_else(|| pending().map(|floor| floor.position))
+        else {
             return Ok(None);
         };
         let want = max_bytes.clamp(HEADER_BYTES, READ_BYTES_MAX);
@@ -190,8 +253,11 @@ impl LogReader {
         if !self.is_checked(view, &open, position, limit) {
             return Ok(None);
         }
-        let mut buffer = BytesMut::zeroed(usize::try_from(limit.saturating_sub(position)).unwrap_or(0));
-        let Some(read) = open.file.try_read_at(&mut buffer, position)? else { return Ok(None) };
+        let mut buffer =
+            BytesMut::zeroed(usize::try_from(limit.saturating_sub(position)).unwrap_or(0));
+        let Some(read) = open.file.try_read_at(&mut buffer, position)? else {
+            return Ok(None);
+        };
         buffer.truncate(read);
         let chunk = buffer.freeze();
         match take_batches(&chunk, from, visible_end.min(end), max_bytes, false) {
@@ -209,22 +275,39 @@ impl LogReader {
         if !view.is_sealed() {
             return start >= view.trusted_from();
         }
-        let Some(Some(seal)) = open.seal.get() else { return false };
+        let Some(Some(seal)) = open.seal.get() else {
+            return false;
+        };
         let count = seal.blocks.len();
         blocks_of(start, end).all(|block| open.is_verified(block, count))
     }
 
     /// The position of the batch that holds `from`, by index and header walk.
-    fn seek(&self, view: &SegmentView, open: &OpenSegment, from: Offset, use_index: bool) -> io::Result<Sought> {
+    fn seek(
+        &self,
+        view: &SegmentView,
+        open: &OpenSegment,
+        from: Offset,
+        use_index: bool,
+    ) -> io::Result<Sought> {
         if use_index && let Some(position) = view.hinted(from) {
             return Ok(Sought::At(position));
         }
         let floor = self.floor(view, from, use_index);
         let known = view.damage.read().ranges.clone();
-        let mut walk = Walker::new(&*open.file, floor.position, view.size(), floor.offset, HEADER_CHUNK).stepping_over(known);
+        let mut walk = Walker::new(
+            &*open.file,
+            floor.position,
+            view.size(),
+            floor.offset,
+            HEADER_CHUNK,
+        )
+        .stepping_over(known);
         loop {
             match walk.step()? {
-                Step::Batch(header, position) if header.next_offset() > from => return Ok(Sought::At(position)),
+                Step::Batch(header, position) if header.next_offset() > from => {
+                    return Ok(Sought::At(position));
+                }
                 Step::Batch(..) => {}
                 // A wrong index entry leads nowhere; from the segment's start
                 // the next attempt tells it from damage.
@@ -242,14 +325,21 @@ impl LogReader {
 
     /// The nearest known batch boundary at or below `from`.
     pub(crate) fn floor(&self, view: &SegmentView, from: Offset, use_index: bool) -> Floor {
-        let start = Floor { offset: view.base, position: 0, max_before: TimestampMs(i64::MIN) };
+        let start = Floor {
+            offset: view.base,
+            position: 0,
+            max_before: TimestampMs(i64::MIN),
+        };
         if !use_index {
             return start;
         }
         if let Some(floor) = self.index.pending_floor(view.base, from) {
             return floor;
         }
-        match self.index.stored_floor(&*self.folder.index, view.base, from) {
+        match self
+            .index
+            .stored_floor(&*self.folder.index, view.base, from)
+        {
             Ok(Some(floor)) if floor.position < view.size() => floor,
             Ok(_) => start,
             Err(error) => {
@@ -275,7 +365,10 @@ impl LogReader {
         let (start, stop) = match unchecked {
             Some(seal) => {
                 let start = position / BLOCK_BYTES * BLOCK_BYTES;
-                (start, end.next_multiple_of(BLOCK_BYTES).min(seal.bytes).max(end))
+                (
+                    start,
+                    end.next_multiple_of(BLOCK_BYTES).min(seal.bytes).max(end),
+                )
             }
             None => (position, end),
         };
@@ -287,14 +380,24 @@ impl LogReader {
         {
             return Ok(None);
         }
-        let skip = usize::try_from(position - start).unwrap_or(0).min(buffer.len());
-        let length = usize::try_from(end - position).unwrap_or(0).min(buffer.len() - skip);
+        let skip = usize::try_from(position - start)
+            .unwrap_or(0)
+            .min(buffer.len());
+        let length = usize::try_from(end - position)
+            .unwrap_or(0)
+            .min(buffer.len() - skip);
         Ok(Some(buffer.freeze().slice(skip..skip + length)))
     }
 }
 
 /// Checks the whole blocks in `bytes`, which begin at the block boundary `start`.
-fn verify_blocks(view: &SegmentView, open: &OpenSegment, seal: &SealFile, bytes: &[u8], start: u64) -> bool {
+fn verify_blocks(
+    view: &SegmentView,
+    open: &OpenSegment,
+    seal: &SealFile,
+    bytes: &[u8],
+    start: u64,
+) -> bool {
     let count = seal.blocks.len();
     let first = usize::try_from(start / BLOCK_BYTES).unwrap_or(usize::MAX);
     let whole = bytes.chunks(BLOCK_BYTES as usize).enumerate();
@@ -303,7 +406,11 @@ fn verify_blocks(view: &SegmentView, open: &OpenSegment, seal: &SealFile, bytes:
             continue;
         }
         let full = (seal.bytes - block as u64 * BLOCK_BYTES).min(BLOCK_BYTES) == chunk.len() as u64;
-        let fits = full && seal.blocks.get(block).is_some_and(|sum| crc32c::crc32c(chunk) == *sum);
+        let fits = full
+            && seal
+                .blocks
+                .get(block)
+                .is_some_and(|sum| crc32c::crc32c(chunk) == *sum);
         if !fits && !view.damage.read().bad_blocks.contains(&block) {
             return false;
         }
@@ -319,22 +426,39 @@ fn blocks_of(start: u64, end: u64) -> std::ops::RangeInclusive<usize> {
 
 fn first_damage_after(view: &SegmentView, position: u64) -> Option<u64> {
     let damage = view.damage.read();
-    damage.ranges.iter().map(|range| range.start_position).find(|start| *start > position)
+    damage
+        .ranges
+        .iter()
+        .map(|range| range.start_position)
+        .find(|start| *start > position)
 }
 
 fn outcome(view: &SegmentView, batches: Bytes, next_offset: Offset) -> ReadOutcome {
-    let first_append_time = view.known_times().map_or(TimestampMs::NONE, |times| times.first_append);
-    ReadOutcome { batches, next_offset, first_append_time }
+    let first_append_time = view
+        .known_times()
+        .map_or(TimestampMs::NONE, |times| times.first_append);
+    ReadOutcome {
+        batches,
+        next_offset,
+        first_append_time,
+    }
 }
 
 impl ReadOutcome {
     fn nothing(from: Offset) -> Self {
-        Self { batches: Bytes::new(), next_offset: from, first_append_time: TimestampMs::NONE }
+        Self {
+            batches: Bytes::new(),
+            next_offset: from,
+            first_append_time: TimestampMs::NONE,
+        }
     }
 }
 
 enum Taken {
-    Batches { bytes: usize, next_offset: Offset },
+    Batches {
+        bytes: usize,
+        next_offset: Offset,
+    },
     /// The batch that holds the offset is not below the visible end as a whole.
     NotVisible,
     /// The first batch has this many bytes, more than there are here.
@@ -343,7 +467,13 @@ enum Taken {
 }
 
 /// Whole batches from the front of `chunk`, whose first one holds `from`.
-fn take_batches(chunk: &[u8], from: Offset, visible_end: Offset, max_bytes: usize, check_crc: bool) -> Taken {
+fn take_batches(
+    chunk: &[u8],
+    from: Offset,
+    visible_end: Offset,
+    max_bytes: usize,
+    check_crc: bool,
+) -> Taken {
     let mut taken = 0;
     let mut next_offset = from;
     while let Ok(header) = BatchHeader::parse(&chunk[taken..]) {
@@ -355,10 +485,24 @@ fn take_batches(chunk: &[u8], from: Offset, visible_end: Offset, max_bytes: usiz
             header.base_offset == next_offset && header.next_offset() > next_offset
         };
         if !right || total > BATCH_BYTES_MAX {
-            return if first { Taken::Bad } else { Taken::Batches { bytes: taken, next_offset } };
+            return if first {
+                Taken::Bad
+            } else {
+                Taken::Batches {
+                    bytes: taken,
+                    next_offset,
+                }
+            };
         }
         if header.next_offset() > visible_end {
-            return if first { Taken::NotVisible } else { Taken::Batches { bytes: taken, next_offset } };
+            return if first {
+                Taken::NotVisible
+            } else {
+                Taken::Batches {
+                    bytes: taken,
+                    next_offset,
+                }
+            };
         }
         if first && total > chunk.len() {
             return Taken::More(total);
@@ -367,13 +511,27 @@ fn take_batches(chunk: &[u8], from: Offset, visible_end: Offset, max_bytes: usiz
             break;
         }
         if check_crc && verify_crc(&chunk[taken..taken + total]).is_err() {
-            return if first { Taken::Bad } else { Taken::Batches { bytes: taken, next_offset } };
+            return if first {
+                Taken::Bad
+            } else {
+                Taken::Batches {
+                    bytes: taken,
+                    next_offset,
+                }
+            };
         }
         taken += total;
         next_offset = header.next_offset();
     }
     if taken > 0 {
-        return Taken::Batches { bytes: taken, next_offset };
+        return Taken::Batches {
+            bytes: taken,
+            next_offset,
+        };
     }
-    if chunk.len() < HEADER_BYTES { Taken::More(HEADER_BYTES) } else { Taken::Bad }
+    if chunk.len() < HEADER_BYTES {
+        Taken::More(HEADER_BYTES)
+    } else {
+        Taken::Bad
+    }
 }

@@ -5,11 +5,7 @@
 //! in which they bound each other, so that a reader never sees them crossed.
 
 use crate::{
-    epochs::Epochs,
-    error::ReadError,
-    folder::LogFolder,
-    index::Index,
-    segment::SegmentView,
+    epochs::Epochs, error::ReadError, folder::LogFolder, index::Index, segment::SegmentView,
 };
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -81,14 +77,22 @@ impl LogReader {
         let flushed_end = Offset(self.flushed_end.load(Ordering::Acquire));
         let log_end = Offset(self.log_end.load(Ordering::Acquire));
         // Without transactions everything below the watermark is stable.
-        LogBounds { log_start, last_stable: high_watermark, high_watermark, log_end, flushed_end }
+        LogBounds {
+            log_start,
+            last_stable: high_watermark,
+            high_watermark,
+            log_end,
+            flushed_end,
+        }
     }
 
     /// The largest leader epoch at or below `epoch` in the log, and the end
     /// (exclusive) of its batches: where a reader with `epoch` parts from this log.
     pub fn epoch_end_offset(&self, epoch: LeaderEpoch) -> (LeaderEpoch, Offset) {
         let bounds = self.bounds();
-        self.epochs.read().end_offset(epoch, bounds.log_start, bounds.log_end)
+        self.epochs
+            .read()
+            .end_offset(epoch, bounds.log_start, bounds.log_end)
     }
 
     /// The last leader epoch in the log; NONE for an empty one.
@@ -175,7 +179,11 @@ impl LogReader {
     pub(crate) fn take_segments_below(&self, offset: Offset, keep: usize) -> Vec<Arc<SegmentView>> {
         let mut segments = self.segments.write();
         let removable = segments.len().saturating_sub(keep);
-        let count = segments.iter().take(removable).take_while(|segment| segment.end() <= offset).count();
+        let count = segments
+            .iter()
+            .take(removable)
+            .take_while(|segment| segment.end() <= offset)
+            .count();
         segments.drain(..count).collect()
     }
 }

@@ -36,7 +36,9 @@ impl LogReader {
     /// caller tries again a while later.
     pub fn rebuild_index(&self, interval_bytes: u32, max_bytes: u64) -> Result<bool, KvError> {
         // One rebuild at a time; a second caller has nothing to do.
-        let Some(mut saved) = self.index.rebuild.try_lock() else { return Ok(false) };
+        let Some(mut saved) = self.index.rebuild.try_lock() else {
+            return Ok(false);
+        };
         if self.index.distrusted.load(Ordering::Acquire) {
             self.drop_index()?;
             *saved = None;
@@ -48,30 +50,49 @@ impl LogReader {
                 None => return Ok(false),
             }
         };
-        let Some(mut cursor) = saved.take().or_else(|| self.rebuild_start(valid_to.max(self.bounds().log_start))) else {
+        let Some(mut cursor) = saved
+            .take()
+            .or_else(|| self.rebuild_start(valid_to.max(self.bounds().log_start)))
+        else {
             return self.rebuilt_to(hole_end, Vec::new());
         };
         let mut ops = Vec::new();
         let mut left = max_bytes;
         while left > 0 && cursor.expected < hole_end {
-            let Some(view) = self.segment_of(cursor.expected).filter(|view| view.end() > cursor.expected) else {
+            let Some(view) = self
+                .segment_of(cursor.expected)
+                .filter(|view| view.end() > cursor.expected)
+            else {
                 cursor.expected = hole_end;
                 break;
             };
             if view.base != cursor.segment {
                 cursor = RebuildCursor::at_start(&view);
             }
-            if let Err(error) = self.rebuild_segment(&view, &mut cursor, hole_end, u64::from(interval_bytes), &mut left, &mut ops) {
+            if let Err(error) = self.rebuild_segment(
+                &view,
+                &mut cursor,
+                hole_end,
+                u64::from(interval_bytes),
+                &mut left,
+                &mut ops,
+            ) {
                 // Unreadable now: its part stays unindexed, reads will say why.
                 tracing::warn!(partition = %self.tp, segment = %view.base, %error, "segment not indexed");
-                cursor = RebuildCursor { expected: view.end(), ..RebuildCursor::at_start(&view) };
+                cursor = RebuildCursor {
+                    expected: view.end(),
+                    ..RebuildCursor::at_start(&view)
+                };
             }
         }
         if cursor.expected >= hole_end {
             return self.rebuilt_to(hole_end, ops);
         }
         let mut state = self.index.state.lock();
-        ops.push(self.index.meta_op(self.generation.load(Ordering::Acquire), cursor.expected));
+        ops.push(
+            self.index
+                .meta_op(self.generation.load(Ordering::Acquire), cursor.expected),
+        );
         self.folder.index.write(ops)?;
         state.valid_to = cursor.expected;
         drop(state);
@@ -84,7 +105,10 @@ impl LogReader {
         let mut state = self.index.state.lock();
         self.folder.index.write(vec![self.index.drop_op()])?;
         let bounds = self.bounds();
-        *state = IndexState { valid_to: bounds.log_start, hole_end: Some(bounds.log_end) };
+        *state = IndexState {
+            valid_to: bounds.log_start,
+            hole_end: Some(bounds.log_end),
+        };
         self.index.distrusted.store(false, Ordering::Release);
         Ok(())
     }
@@ -92,7 +116,10 @@ impl LogReader {
     /// Entries are complete up to `end`; the hole is closed if it ended there.
     fn rebuilt_to(&self, end: Offset, mut ops: Vec<KvOp>) -> Result<bool, KvError> {
         let mut state = self.index.state.lock();
-        ops.push(self.index.meta_op(self.generation.load(Ordering::Acquire), end));
+        ops.push(
+            self.index
+                .meta_op(self.generation.load(Ordering::Acquire), end),
+        );
         self.folder.index.write(ops)?;
         state.valid_to = end;
         if state.hole_end.is_some_and(|hole_end| hole_end <= end) {
@@ -105,9 +132,17 @@ impl LogReader {
     /// last time entry below, or the segment's start.
     fn rebuild_start(&self, from: Offset) -> Option<RebuildCursor> {
         let view = self.segment_of(from)?;
-        let entry = self.index.stored_time_floor(&*self.folder.index, view.base, TimestampMs(i64::MAX)).ok().flatten();
+        let entry = self
+            .index
+            .stored_time_floor(&*self.folder.index, view.base, TimestampMs(i64::MAX))
+            .ok()
+            .flatten();
         Some(match entry.filter(|entry| entry.offset <= from) {
-            Some(Floor { offset, position, max_before }) => RebuildCursor {
+            Some(Floor {
+                offset,
+                position,
+                max_before,
+            }) => RebuildCursor {
                 position,
                 expected: offset,
                 builder: IndexBuilder::resume(view.base, position, max_before),
@@ -131,13 +166,24 @@ impl LogReader {
         let open = view.open(&self.folder)?;
         self.seal_of(view, &open);
         let known = view.damage.read().ranges.clone();
-        let mut walk = Walker::new(&*open.file, cursor.position, view.size(), cursor.expected, HEADER_CHUNK).stepping_over(known);
+        let mut walk = Walker::new(
+            &*open.file,
+            cursor.position,
+            view.size(),
+            cursor.expected,
+            HEADER_CHUNK,
+        )
+        .stepping_over(known);
         let mut assessed = false;
         while *left > 0 && walk.expected < hole_end {
             let before = walk.position;
             match walk.step()? {
                 Step::Batch(header, position) => {
-                    if let Some(entry) = cursor.builder.observe(&header, position, append_time, interval) {
+                    if let Some(entry) =
+                        cursor
+                            .builder
+                            .observe(&header, position, append_time, interval)
+                    {
                         self.index.put_ops(&[entry], ops);
                     }
                     *left = left.saturating_sub(walk.position - before);
@@ -146,8 +192,14 @@ impl LogReader {
                     assessed = true;
                     self.assess(view, &open)?;
                     let known = view.damage.read().ranges.clone();
-                    walk = Walker::new(&*open.file, walk.position, view.size(), walk.expected, HEADER_CHUNK)
-                        .stepping_over(known);
+                    walk = Walker::new(
+                        &*open.file,
+                        walk.position,
+                        view.size(),
+                        walk.expected,
+                        HEADER_CHUNK,
+                    )
+                    .stepping_over(known);
                 }
                 Step::Bad(_) | Step::End => {
                     walk.jump(view.size(), end.max(walk.expected));
@@ -170,6 +222,11 @@ impl LogReader {
 
 impl RebuildCursor {
     fn at_start(view: &SegmentView) -> Self {
-        Self { position: 0, expected: view.base, builder: IndexBuilder::new(view.base), segment: view.base }
+        Self {
+            position: 0,
+            expected: view.base,
+            builder: IndexBuilder::new(view.base),
+            segment: view.base,
+        }
     }
 }

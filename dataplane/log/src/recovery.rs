@@ -21,6 +21,7 @@ mod scan;
 use crate::{
     config::LogConfig,
     error::LogError,
+    flush::write_record,
     folder::LogFolder,
     marker::Boot,
     partition::PartitionLog,
@@ -90,7 +91,11 @@ impl PartitionLog {
     }
 
     /// Rebuilds everything from what is on disk, into the same reader.
-    pub(crate) fn recover_as(&mut self, boot: Boot, now: TimestampMs) -> Result<RecoveryReport, LogError> {
+    pub(crate) fn recover_as(
+        &mut self,
+        boot: Boot,
+        now: TimestampMs,
+    ) -> Result<RecoveryReport, LogError> {
         self.check_alive()?;
         let mut report = RecoveryReport {
             boot,
@@ -118,10 +123,23 @@ impl PartitionLog {
         }
         let sealed = found.sealed_views(&self.shared);
         self.shared.epochs.write().clone_from(&state.epochs);
-        let scanned = Scan::new(&self.shared, &found, boot, saved.as_ref(), &self.config, now)
-            .run(&sealed, &mut state, &mut report)
-            .map_err(|error| self.recovery_failed(error))?;
+        let scanned = Scan::new(
+            &self.shared,
+            &found,
+            boot,
+            saved.as_ref(),
+            &self.config,
+            now,
+        )
+        .run(&sealed, &mut state, &mut report)
+        .map_err(|error| self.recovery_failed(error))?;
+        let guessed = found.record_lost || found.record_missing;
         self.install(found, sealed, scanned, state, saved.as_ref(), &mut report);
+        if guessed {
+            // What this recovery vouches for, the next one need not guess.
+            write_record(&self.shared, &self.disk.recorded, &self.record_at_end())
+                .map_err(|error| self.recovery_failed(error))?;
+        }
         Ok(report)
     }
 
@@ -155,36 +173,74 @@ impl PartitionLog {
         self.shared.set_segments(views);
         *self.shared.epochs.write() = state.epochs;
         self.shared.epochs.write().trim(record.log_start);
-        self.shared.generation.store(record.generation, Ordering::Release);
-        self.highest_epoch = self.highest_epoch.max(record.highest_epoch).max(self.shared.last_epoch());
+        self.shared
+            .generation
+            .store(record.generation, Ordering::Release);
+        self.highest_epoch = self
+            .highest_epoch
+            .max(record.highest_epoch)
+            .max(self.shared.last_epoch());
         self.set_recovered_bounds(&record, end, report);
         self.recover_index(record.generation, scanned.indexed_from, report);
-        self.recovered_disk(record, found.record_lost, found.record_missing, saved);
+        let guessed = found.record_lost || found.record_missing;
+        self.recovered_disk(record, guessed, saved);
+        self.remove_old_sessions(&found.sessions, saved);
         report.kept_to = end;
     }
 
-    fn set_recovered_bounds(&mut self, record: &PartitionFile, end: Offset, report: &mut RecoveryReport) {
+    /// `sessions` files older than the one in use and at no segment's base: left
+    /// over when a process ended between writing one and removing the last.
+    fn remove_old_sessions(&mut self, files: &[Offset], saved: Option<&SessionsFile>) {
+        let Some(saved) = saved else { return };
+        let bases: Vec<Offset> = self
+            .shared
+            .segments()
+            .iter()
+            .map(|view| view.base)
+            .collect();
+        let old = files
+            .iter()
+            .filter(|offset| **offset < saved.offset && !bases.contains(offset));
+        let paths: Vec<_> = old.map(|offset| self.snapshot_path(*offset)).collect();
+        self.disk.removals.extend(paths);
+    }
+
+    fn set_recovered_bounds(
+        &mut self,
+        record: &PartitionFile,
+        end: Offset,
+        report: &mut RecoveryReport,
+    ) {
         self.shared.set_log_end(end);
         self.shared.set_flushed_end(end);
-        self.shared.set_high_watermark(record.high_watermark.min(end).max(record.log_start));
+        self.shared
+            .set_high_watermark(record.high_watermark.min(end).max(record.log_start));
         self.shared.set_log_start(record.log_start);
         report.watermark_lost = (record.high_watermark > end).then_some(record.high_watermark);
     }
 
-    fn recovered_disk(&mut self, record: PartitionFile, lost: bool, missing: bool, saved: Option<&SessionsFile>) {
-        let loose = saved.filter(|saved| saved.segment.position > 0).map(|saved| saved.offset);
-        self.disk.loose_snapshot = loose.filter(|_| self.active.is_some());
+    fn recovered_disk(
+        &mut self,
+        record: PartitionFile,
+        guessed: bool,
+        saved: Option<&SessionsFile>,
+    ) {
+        self.disk.loose_snapshot = saved
+            .filter(|saved| saved.segment.position > 0)
+            .map(|saved| saved.offset);
         self.disk.snapshot_size = saved.map_or(0, |saved| saved.encoded_size());
         self.disk.entries_dirty = false;
         self.disk.folder_durable = true;
-        // A file that was lost is written again by the first ticket.
-        self.disk.record_due = lost || missing || !self.closing.is_empty();
-        *self.disk.recorded.lock() = (!lost && !missing).then_some(record);
-        let position = saved.map_or(0, |saved| saved.segment.position);
+        self.disk.record_due = guessed || !self.closing.is_empty();
+        *self.disk.recorded.lock() = (!guessed).then_some(record);
         self.disk.snapshot_bytes = 0;
         self.disk.recorded_bytes = 0;
         // What lies between the saved state and the end counts as appended.
-        self.disk.appended_bytes = self.active.as_ref().map_or(0, |active| active.size.saturating_sub(position));
+        self.disk.appended_bytes = self.active.as_ref().map_or(0, |active| {
+            let here = saved.filter(|saved| saved.segment.base == active.view.base);
+            active
+                .size
+                .saturating_sub(here.map_or(0, |saved| saved.segment.position))
+        });
     }
 }
-

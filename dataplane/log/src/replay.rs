@@ -35,7 +35,9 @@ impl Replayed {
         match decode_records(&bytes, limits::UNPACKED_BATCH_BYTES_MAX as usize) {
             Ok(records) => self.keys.apply(header, keys_of(&records), append_time),
             // It was checked when it was appended; keys of it are forgotten.
-            Err(error) => tracing::warn!(offset = %header.base_offset, %error, "batch not decoded in replay"),
+            Err(error) => {
+                tracing::warn!(offset = %header.base_offset, %error, "batch not decoded in replay")
+            }
         }
     }
 }

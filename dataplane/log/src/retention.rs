@@ -49,9 +49,11 @@ impl PartitionLog {
         let start = self.bounds().log_start;
         report.log_start_moved = (start > before).then_some(start);
         self.remove_condemned(now);
-        self.sessions.expire(now, self.config.producer_id_expiration_ms);
+        self.sessions
+            .expire(now, self.config.producer_id_expiration_ms);
         self.keys.expire(now, self.config.idempotency_window_ms);
         self.refresh_record(now);
+        self.disk.index_due = self.has_index_backlog();
         report.wants_flush = !self.flush_in_flight && self.has_flush_work();
         report.wants_index_rebuild = self.shared.index_incomplete();
         report
@@ -62,25 +64,44 @@ impl PartitionLog {
     pub fn next_tick(&self, now: TimestampMs) -> TimestampMs {
         let mut next = TimestampMs(now.0.saturating_add(IDLE_MS));
         let mut at = |time: Option<TimestampMs>| next = next.min(time.unwrap_or(next).max(now));
-        let after = |time: TimestampMs, ms: u64| TimestampMs(time.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)));
+        let after = |time: TimestampMs, ms: u64| {
+            TimestampMs(time.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
+        };
         let retention = u64::try_from(self.config.retention_ms).ok();
         if let Some(active) = self.active.as_ref().filter(|active| active.size > 0) {
-            at(Some(after(active.times.first_append, self.config.segment_ms)));
+            at(Some(after(
+                active.times.first_append,
+                self.config.segment_ms,
+            )));
             at(retention.map(|ms| after(active.times.last_append, ms.saturating_add(1))));
         }
-        if let Some(first) = self.shared.first_segment().filter(|first| first.is_sealed()) {
+        if let Some(first) = self
+            .shared
+            .first_segment()
+            .filter(|first| first.is_sealed())
+        {
             // Unknown until a tick has looked.
             let times = first.known_times();
-            at(retention.map(|ms| times.map_or(now, |times| after(times.last_append, ms.saturating_add(1)))));
+            at(retention.map(|ms| {
+                times.map_or(now, |times| after(times.last_append, ms.saturating_add(1)))
+            }));
         }
         for condemned in &self.condemned {
             at(Some(condemned.remove_at.unwrap_or(after(now, 100))));
         }
-        if self.record_is_behind() || !self.disk.removals.is_empty() {
-            at(Some(after(self.disk.recorded_at, RECORD_LAG.as_millis() as u64)));
+        if self.record_is_behind() || self.has_index_backlog() || !self.disk.removals.is_empty() {
+            at(Some(after(
+                self.disk.recorded_at,
+                RECORD_LAG.as_millis() as u64,
+            )));
         }
         if !self.sessions.is_empty() || !self.keys.is_empty() {
-            at(Some(after(now, self.config.idempotency_window_ms.min(self.config.producer_id_expiration_ms))));
+            at(Some(after(
+                now,
+                self.config
+                    .idempotency_window_ms
+                    .min(self.config.producer_id_expiration_ms),
+            )));
         }
         if self.shared.index_incomplete() {
             at(Some(after(now, 1000)));
@@ -92,7 +113,8 @@ impl PartitionLog {
     pub(crate) fn is_old(&self, now: TimestampMs) -> bool {
         let active = self.active.as_ref().filter(|active| active.size > 0);
         active.is_some_and(|active| {
-            now.0.saturating_sub(active.times.first_append.0) >= i64::try_from(self.config.segment_ms).unwrap_or(i64::MAX)
+            now.0.saturating_sub(active.times.first_append.0)
+                >= i64::try_from(self.config.segment_ms).unwrap_or(i64::MAX)
         })
     }
 
@@ -100,8 +122,11 @@ impl PartitionLog {
     /// that it can go.
     fn roll_if_old(&mut self, now: TimestampMs, clock_trusted: bool) -> bool {
         let active = self.active.as_ref().filter(|active| active.size > 0);
-        let Some((times, end)) = active.map(|active| (active.times, active.end)) else { return false };
-        let expired = clock_trusted && self.is_expired(times, now) && end <= self.bounds().high_watermark;
+        let Some((times, end)) = active.map(|active| (active.times, active.end)) else {
+            return false;
+        };
+        let expired =
+            clock_trusted && self.is_expired(times, now) && end <= self.bounds().high_watermark;
         if !expired && !self.is_old(now) {
             return false;
         }
@@ -138,7 +163,9 @@ impl PartitionLog {
     }
 
     fn retain_by_size(&mut self) {
-        let Ok(limit) = u64::try_from(self.config.retention_bytes) else { return };
+        let Ok(limit) = u64::try_from(self.config.retention_bytes) else {
+            return;
+        };
         let size_of = |view: &Arc<SegmentView>| view.size_or_ask(&*self.folder.fs).unwrap_or(0);
         let mut total: u64 = self.shared.segments().iter().map(size_of).sum();
         // Only whole segments go, and only while what stays is enough.
@@ -164,7 +191,10 @@ impl PartitionLog {
         self.disk.record_due = true;
         let unsealed = self.closing.len() + usize::from(self.active.is_some());
         for view in self.shared.take_segments_below(offset, unsealed) {
-            self.condemned.push(Condemned { view, remove_at: None });
+            self.condemned.push(Condemned {
+                view,
+                remove_at: None,
+            });
         }
         self.shared.epochs.write().trim(offset);
     }
@@ -173,7 +203,12 @@ impl PartitionLog {
         if self.condemned.is_empty() {
             return;
         }
-        let durable_start = self.disk.recorded.lock().as_ref().map(|record| record.log_start);
+        let durable_start = self
+            .disk
+            .recorded
+            .lock()
+            .as_ref()
+            .map(|record| record.log_start);
         let delay = i64::try_from(self.config.file_delete_delay_ms).unwrap_or(i64::MAX);
         for condemned in &mut self.condemned {
             let passed = durable_start.is_some_and(|start| start >= condemned.view.end());
@@ -223,12 +258,24 @@ impl PartitionLog {
         }
     }
 
+    /// Entries of flushed records are in memory only: found by recovery, or the
+    /// store failed.
+    fn has_index_backlog(&self) -> bool {
+        self.shared
+            .index
+            .has_pending_below(self.bounds().flushed_end)
+    }
+
     pub(crate) fn has_flush_work(&self) -> bool {
-        let dirty = self.active.as_ref().is_some_and(|active| active.dirty().is_some());
+        let dirty = self
+            .active
+            .as_ref()
+            .is_some_and(|active| active.dirty().is_some());
         self.disk.folder_exists
             && (dirty
                 || !self.closing.is_empty()
                 || !self.disk.removals.is_empty()
+                || self.disk.index_due
                 || (self.disk.record_due && self.record_is_behind()))
     }
 }

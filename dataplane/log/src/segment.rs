@@ -85,7 +85,13 @@ struct Hints {
 
 impl SegmentView {
     /// A segment that this process writes or has scanned up to `size`.
-    pub(crate) fn open_ended(folder: &Path, base: Offset, end: Offset, size: u64, times: Times) -> Self {
+    pub(crate) fn open_ended(
+        folder: &Path,
+        base: Offset,
+        end: Offset,
+        size: u64,
+        times: Times,
+    ) -> Self {
         let view = Self::listed(folder, base, end);
         view.size.store(size, Ordering::Release);
         view.set_times(times);
@@ -139,9 +145,12 @@ impl SegmentView {
     }
 
     fn set_times(&self, times: Times) {
-        self.first_append.store(times.first_append.0, Ordering::Relaxed);
-        self.last_append.store(times.last_append.0, Ordering::Relaxed);
-        self.max_timestamp.store(times.max_timestamp.0, Ordering::Release);
+        self.first_append
+            .store(times.first_append.0, Ordering::Relaxed);
+        self.last_append
+            .store(times.last_append.0, Ordering::Relaxed);
+        self.max_timestamp
+            .store(times.max_timestamp.0, Ordering::Release);
     }
 
     /// The times if they are known without reading a file.
@@ -173,7 +182,11 @@ impl SegmentView {
             }
             None => {
                 let changed = TimestampMs(fs.open(&self.path, false)?.modified_ms()?);
-                Times { first_append: changed, last_append: changed, max_timestamp: TimestampMs(i64::MAX) }
+                Times {
+                    first_append: changed,
+                    last_append: changed,
+                    max_timestamp: TimestampMs(i64::MAX),
+                }
             }
         };
         self.set_times(times);
@@ -184,7 +197,9 @@ impl SegmentView {
     pub(crate) fn read_seal(&self, fs: &dyn LogFs) -> Option<Arc<SealFile>> {
         let path = self.path.with_extension(names::SEAL);
         match sidecar::read::<SealFile>(fs, &path) {
-            Ok(Some(seal)) if seal.base == self.base && seal.end == self.end() => Some(Arc::new(seal)),
+            Ok(Some(seal)) if seal.base == self.base && seal.end == self.end() => {
+                Some(Arc::new(seal))
+            }
             Ok(None) => None,
             Ok(Some(seal)) => {
                 tracing::warn!(path = %path.display(), base = %seal.base, end = %seal.end, "seal does not fit its segment");
@@ -274,7 +289,11 @@ impl SegmentView {
             return Some(0);
         }
         let hints = self.hints.lock();
-        hints.entries.iter().find(|(known, position)| *known == offset.0 && *position > 0).map(|entry| entry.1)
+        hints
+            .entries
+            .iter()
+            .find(|(known, position)| *known == offset.0 && *position > 0)
+            .map(|entry| entry.1)
     }
 
     /// Lists damage, keeping order and dropping what is known.
@@ -291,7 +310,11 @@ impl SegmentView {
     /// The damaged range that holds `offset`.
     pub(crate) fn damage_at(&self, offset: Offset) -> Option<SealedDamage> {
         let damage = self.damage.read();
-        damage.ranges.iter().find(|range| range.start <= offset && offset < range.end).copied()
+        damage
+            .ranges
+            .iter()
+            .find(|range| range.start <= offset && offset < range.end)
+            .copied()
     }
 
     pub(crate) fn has_damage(&self) -> bool {

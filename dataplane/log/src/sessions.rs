@@ -14,7 +14,9 @@ use crate::{
 };
 use std::collections::BTreeMap;
 use talweg_batch::BatchHeader;
-use talweg_types::{Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs, limits::REMEMBERED_BATCHES};
+use talweg_types::{
+    Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs, limits::REMEMBERED_BATCHES,
+};
 
 /// Sequences this far behind the expected one are repeats, further are gaps:
 /// half of the number circle.
@@ -34,7 +36,9 @@ pub(crate) enum Verdict {
     /// The same batch is in the log.
     Repeat(RememberedBatch),
     /// It was in the log, at offsets below this; which is no longer remembered.
-    OldRepeat { below: Offset },
+    OldRepeat {
+        below: Offset,
+    },
 }
 
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -48,7 +52,8 @@ impl Session {
     }
 
     fn expired(&self, now: TimestampMs, expiration_ms: u64) -> bool {
-        self.last().is_none_or(|last| is_older(last.append_time, now, expiration_ms))
+        self.last()
+            .is_none_or(|last| is_older(last.append_time, now, expiration_ms))
     }
 }
 
@@ -76,17 +81,30 @@ impl Sessions {
         if !header.has_producer() {
             return Ok(Verdict::Accept);
         }
-        let known = self.by_producer.get(&header.producer_id.0).filter(|session| !session.expired(now, expiration_ms));
+        let known = self
+            .by_producer
+            .get(&header.producer_id.0)
+            .filter(|session| !session.expired(now, expiration_ms));
         let starts = header.base_sequence == Sequence(0);
         let Some(session) = known else {
-            return if starts { Ok(Verdict::Accept) } else { Err(AppendError::UnknownProducer) };
+            return if starts {
+                Ok(Verdict::Accept)
+            } else {
+                Err(AppendError::UnknownProducer)
+            };
         };
         if header.producer_epoch < session.epoch {
-            return Err(AppendError::Fenced { current: session.epoch });
+            return Err(AppendError::Fenced {
+                current: session.epoch,
+            });
         }
         if header.producer_epoch > session.epoch {
             let expected = Sequence(0);
-            return if starts { Ok(Verdict::Accept) } else { Err(AppendError::OutOfOrderSequence { expected }) };
+            return if starts {
+                Ok(Verdict::Accept)
+            } else {
+                Err(AppendError::OutOfOrderSequence { expected })
+            };
         }
         session.check_sequence(header)
     }
@@ -106,8 +124,13 @@ impl Sessions {
         let session = self
             .by_producer
             .entry(header.producer_id.0)
-            .or_insert_with(|| Session { epoch: header.producer_epoch, batches: Vec::with_capacity(1) });
-        let follows = session.last().is_none_or(|last| last.last_sequence.plus(1) == batch.first_sequence);
+            .or_insert_with(|| Session {
+                epoch: header.producer_epoch,
+                batches: Vec::with_capacity(1),
+            });
+        let follows = session
+            .last()
+            .is_none_or(|last| last.last_sequence.plus(1) == batch.first_sequence);
         if session.epoch != header.producer_epoch || !follows {
             session.epoch = header.producer_epoch;
             session.batches.clear();
@@ -134,27 +157,37 @@ impl Sessions {
     }
 
     pub(crate) fn expire(&mut self, now: TimestampMs, expiration_ms: u64) {
-        self.by_producer.retain(|_, session| !session.expired(now, expiration_ms));
+        self.by_producer
+            .retain(|_, session| !session.expired(now, expiration_ms));
     }
 
     /// Forgets every hundredth part, the longest idle; such a producer is
     /// told that it is unknown, never that a repeat is new.
     fn forget_idlest(&mut self) {
-        let mut times: Vec<i64> =
-            self.by_producer.values().filter_map(|session| session.last().map(|last| last.append_time.0)).collect();
+        let mut times: Vec<i64> = self
+            .by_producer
+            .values()
+            .filter_map(|session| session.last().map(|last| last.append_time.0))
+            .collect();
         let index = times.len() / 100;
         let (_, bound, _) = times.select_nth_unstable(index);
         let bound = *bound;
         let mut left = index + 1;
         self.by_producer.retain(|_, session| {
-            let idle = left > 0 && session.last().is_none_or(|last| last.append_time.0 <= bound);
+            let idle = left > 0
+                && session
+                    .last()
+                    .is_none_or(|last| last.append_time.0 <= bound);
             left -= usize::from(idle);
             !idle
         });
     }
 
     pub(crate) fn entries(&self, now: TimestampMs, expiration_ms: u64) -> Vec<SessionEntry> {
-        let live = self.by_producer.iter().filter(|(_, session)| !session.expired(now, expiration_ms));
+        let live = self
+            .by_producer
+            .iter()
+            .filter(|(_, session)| !session.expired(now, expiration_ms));
         live.map(|(id, session)| SessionEntry {
             producer: ProducerId(*id),
             epoch: session.epoch,
@@ -164,18 +197,34 @@ impl Sessions {
     }
 
     pub(crate) fn load(entries: &[SessionEntry]) -> Self {
-        let session = |entry: &SessionEntry| Session { epoch: entry.epoch, batches: entry.batches.clone() };
-        Self { by_producer: entries.iter().map(|entry| (entry.producer.0, session(entry))).collect() }
+        let session = |entry: &SessionEntry| Session {
+            epoch: entry.epoch,
+            batches: entry.batches.clone(),
+        };
+        Self {
+            by_producer: entries
+                .iter()
+                .map(|entry| (entry.producer.0, session(entry)))
+                .collect(),
+        }
     }
 
     /// Every remembered batch ends below the log end; names one that does not.
     pub(crate) fn check_below(&self, log_end: Offset) -> Result<(), String> {
         for (id, session) in &self.by_producer {
             if session.batches.is_empty() || session.batches.len() > REMEMBERED_BATCHES {
-                return Err(format!("producer {id} remembers {} batches", session.batches.len()));
+                return Err(format!(
+                    "producer {id} remembers {} batches",
+                    session.batches.len()
+                ));
             }
-            if session.last().is_some_and(|last| last.last_offset >= log_end) {
-                return Err(format!("producer {id} remembers a batch at or above the log end {log_end}"));
+            if session
+                .last()
+                .is_some_and(|last| last.last_offset >= log_end)
+            {
+                return Err(format!(
+                    "producer {id} remembers a batch at or above the log end {log_end}"
+                ));
             }
         }
         Ok(())
@@ -201,7 +250,9 @@ impl Session {
         // Ends before the oldest that is remembered, within half the circle.
         let behind = distance(last_of_batch, first.first_sequence);
         if behind > 0 && behind < BEHIND && distance(header.base_sequence, last_of_batch) < BEHIND {
-            return Ok(Verdict::OldRepeat { below: first.base_offset });
+            return Ok(Verdict::OldRepeat {
+                below: first.base_offset,
+            });
         }
         Err(AppendError::OutOfOrderSequence { expected })
     }

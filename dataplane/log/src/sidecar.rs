@@ -83,11 +83,17 @@ pub trait Sidecar: Sized {
             return Err(SidecarError::BadChecksum);
         }
         if content[4] != Self::KIND {
-            return Err(SidecarError::WrongKind { expected: Self::KIND, found: content[4] });
+            return Err(SidecarError::WrongKind {
+                expected: Self::KIND,
+                found: content[4],
+            });
         }
         let version = content[5];
         if version == 0 || version > Self::VERSION {
-            return Err(SidecarError::UnknownVersion { version, newest: Self::VERSION });
+            return Err(SidecarError::UnknownVersion {
+                version,
+                newest: Self::VERSION,
+            });
         }
         Self::decode_body(version, body)
     }
@@ -111,7 +117,9 @@ fn read_file(fs: &dyn LogFs, path: &Path) -> io::Result<Option<Vec<u8>>> {
     };
     let len = file.len()?;
     if len > FILE_BYTES_MAX {
-        return Err(io::Error::other(format!("{len} bytes are more than a sidecar has")));
+        return Err(io::Error::other(format!(
+            "{len} bytes are more than a sidecar has"
+        )));
     }
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
     let read = file.read_at(&mut bytes, 0)?;
@@ -136,7 +144,10 @@ pub(crate) fn stage(fs: &dyn LogFs, path: &Path, bytes: &[u8], flush: bool) -> i
     if flush {
         file.flush()?;
     }
-    Ok(Staged { temporary, path: path.to_owned() })
+    Ok(Staged {
+        temporary,
+        path: path.to_owned(),
+    })
 }
 
 impl Staged {

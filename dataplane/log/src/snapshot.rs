@@ -23,7 +23,9 @@ impl PartitionLog {
         SessionsFile {
             offset: end,
             segment: SegmentState::empty(end),
-            sessions: self.sessions.entries(now, self.config.producer_id_expiration_ms),
+            sessions: self
+                .sessions
+                .entries(now, self.config.producer_id_expiration_ms),
             keys: self.keys.entries(now, self.config.idempotency_window_ms),
         }
     }
@@ -32,7 +34,10 @@ impl PartitionLog {
     pub(crate) fn sessions_now(&self, now: TimestampMs) -> Option<SessionsFile> {
         let active = self.active.as_ref()?;
         let segment = active.state()?;
-        Some(SessionsFile { segment, ..self.sessions_at_roll(active.end, now) })
+        Some(SessionsFile {
+            segment,
+            ..self.sessions_at_roll(active.end, now)
+        })
     }
 
     /// Whether the next ticket should carry a loose snapshot.
@@ -43,7 +48,9 @@ impl PartitionLog {
 
     /// Nothing is written to the active segment any more.
     pub(crate) fn roll(&mut self, now: TimestampMs) {
-        let Some(active) = self.active.take() else { return };
+        let Some(active) = self.active.take() else {
+            return;
+        };
         let sessions = self.sessions_at_roll(active.end, now);
         self.forget_loose_snapshot(&active);
         self.closing.push_back(active.roll(sessions));
@@ -52,8 +59,14 @@ impl PartitionLog {
 
     fn forget_loose_snapshot(&mut self, active: &ActiveSegment) {
         // At the segment's end the roll writes a file of the same name.
-        let loose = self.disk.loose_snapshot.take().filter(|offset| *offset != active.end);
-        self.disk.removals.extend(loose.map(|offset| self.snapshot_path(offset)));
+        let loose = self
+            .disk
+            .loose_snapshot
+            .take()
+            .filter(|offset| *offset != active.end);
+        self.disk
+            .removals
+            .extend(loose.map(|offset| self.snapshot_path(offset)));
         self.disk.snapshot_bytes = self.disk.appended_bytes;
     }
 

@@ -41,13 +41,23 @@ impl LogReader {
                 continue;
             }
             let io_error = |error| ReadError::io(format!("reading {}", view.path.display()), error);
-            if view.times(&*self.folder.fs).map_err(io_error)?.max_timestamp < timestamp {
+            if view
+                .times(&*self.folder.fs)
+                .map_err(io_error)?
+                .max_timestamp
+                < timestamp
+            {
                 continue;
             }
             for use_index in [true, false, false] {
-                match self.scan_for_time(&view, timestamp, visible_end, use_index).map_err(io_error)? {
+                match self
+                    .scan_for_time(&view, timestamp, visible_end, use_index)
+                    .map_err(io_error)?
+                {
                     Scan::Found(offset, at) => return Ok(Some((offset, at))),
-                    Scan::Damaged(from, next_good) => return Err(ReadError::Damaged { from, next_good }),
+                    Scan::Damaged(from, next_good) => {
+                        return Err(ReadError::Damaged { from, next_good });
+                    }
                     Scan::NotHere => break,
                     Scan::Again => {}
                 }
@@ -68,10 +78,19 @@ impl LogReader {
         self.seal_of(view, &open);
         let floor = self.time_floor(view, timestamp, use_index);
         let known = view.damage.read().ranges.clone();
-        let mut walk = Walker::new(&*open.file, floor.position, view.size(), floor.offset, HEADER_CHUNK).stepping_over(known);
+        let mut walk = Walker::new(
+            &*open.file,
+            floor.position,
+            view.size(),
+            floor.offset,
+            HEADER_CHUNK,
+        )
+        .stepping_over(known);
         loop {
             match walk.step()? {
-                Step::Batch(header, _) if header.next_offset() > visible_end.min(end) => return Ok(Scan::NotHere),
+                Step::Batch(header, _) if header.next_offset() > visible_end.min(end) => {
+                    return Ok(Scan::NotHere);
+                }
                 Step::Batch(header, position) if header.max_timestamp >= timestamp => {
                     match self.record_in(view, &open, &header, position, timestamp)? {
                         Scan::NotHere => {}
@@ -106,28 +125,48 @@ impl LogReader {
         bytes.truncate(read);
         let batch = Bytes::from(bytes);
         let whole = batch.len() == header.total_bytes() && talweg_batch::verify_crc(&batch).is_ok();
-        let records = whole.then(|| decode_records(&batch, limits::UNPACKED_BATCH_BYTES_MAX as usize));
+        let records =
+            whole.then(|| decode_records(&batch, limits::UNPACKED_BATCH_BYTES_MAX as usize));
         let Some(Ok(records)) = records else {
             self.assess(view, open)?;
             let range = view.damage_at(header.base_offset);
-            return Ok(Scan::Damaged(header.base_offset, range.map_or(header.next_offset(), |range| range.end)));
+            return Ok(Scan::Damaged(
+                header.base_offset,
+                range.map_or(header.next_offset(), |range| range.end),
+            ));
         };
         let start = self.bounds().log_start;
         let offset = |delta: i32| header.base_offset.plus(i64::from(delta));
-        let found = records.iter().find(|record| record.timestamp >= timestamp && offset(record.offset_delta) >= start);
-        Ok(found.map_or(Scan::NotHere, |record| Scan::Found(offset(record.offset_delta), record.timestamp)))
+        let found = records
+            .iter()
+            .find(|record| record.timestamp >= timestamp && offset(record.offset_delta) >= start);
+        Ok(found.map_or(Scan::NotHere, |record| {
+            Scan::Found(offset(record.offset_delta), record.timestamp)
+        }))
     }
 
     /// The last known boundary before which no timestamp reaches `timestamp`.
-    pub(crate) fn time_floor(&self, view: &SegmentView, timestamp: TimestampMs, use_index: bool) -> Floor {
-        let start = Floor { offset: view.base, position: 0, max_before: TimestampMs(i64::MIN) };
+    pub(crate) fn time_floor(
+        &self,
+        view: &SegmentView,
+        timestamp: TimestampMs,
+        use_index: bool,
+    ) -> Floor {
+        let start = Floor {
+            offset: view.base,
+            position: 0,
+            max_before: TimestampMs(i64::MIN),
+        };
         if !use_index {
             return start;
         }
         if let Some(floor) = self.index.pending_time_floor(view.base, timestamp) {
             return floor;
         }
-        match self.index.stored_time_floor(&*self.folder.index, view.base, timestamp) {
+        match self
+            .index
+            .stored_time_floor(&*self.folder.index, view.base, timestamp)
+        {
             Ok(Some(floor)) if floor.position < view.size() => floor,
             Ok(_) | Err(_) => start,
         }

@@ -36,7 +36,10 @@ impl PartitionLog {
         self.check_alive()?;
         let bounds = self.bounds();
         if offset >= bounds.log_end {
-            return Ok(Truncation { log_end: bounds.log_end, cut_bytes: 0 });
+            return Ok(Truncation {
+                log_end: bounds.log_end,
+                cut_bytes: 0,
+            });
         }
         if offset < bounds.high_watermark {
             return Err(LogError::OutOfRange { offset, bounds });
@@ -48,18 +51,24 @@ impl PartitionLog {
             let result = ticket.run();
             self.flush_done(ticket, result)?;
         }
-        self.cut(offset).map_err(|error| {
-            self.folder.fail(&format!("truncating {}: {error}", self.tp));
-            LogError::io(format!("truncating {}", self.tp), error)
-        })
-        .and_then(|cut_bytes| self.reopen(cut_bytes))
+        self.cut(offset)
+            .map_err(|error| {
+                self.folder
+                    .fail(&format!("truncating {}: {error}", self.tp));
+                LogError::io(format!("truncating {}", self.tp), error)
+            })
+            .and_then(|cut_bytes| self.reopen(cut_bytes))
     }
 
     /// Bytes that were cut.
     fn cut(&mut self, offset: Offset) -> io::Result<u64> {
         let fs = Arc::clone(&self.folder.fs);
         let segments = self.shared.segments();
-        let Some(view) = self.shared.segment_of(offset).filter(|view| view.base <= offset) else {
+        let Some(view) = self
+            .shared
+            .segment_of(offset)
+            .filter(|view| view.base <= offset)
+        else {
             return Ok(0);
         };
         let (end, position) = self.boundary(&view, offset)?;
@@ -70,7 +79,9 @@ impl PartitionLog {
         record.flushed_position = position;
         record.epochs.retain(|entry| entry.start < end);
         write_record(&self.shared, &self.disk.recorded, &record)?;
-        self.shared.generation.store(record.generation, Ordering::Release);
+        self.shared
+            .generation
+            .store(record.generation, Ordering::Release);
         for entry in fs.list(&self.shared.dir)? {
             let state = names::parse(&entry.name, names::SESSIONS).is_some_and(|at| at > end);
             let seal = names::parse(&entry.name, names::SEAL).is_some_and(|base| base >= view.base);
@@ -97,7 +108,8 @@ impl PartitionLog {
     fn boundary(&self, view: &SegmentView, offset: Offset) -> io::Result<(Offset, u64)> {
         let open = view.open(&self.folder)?;
         let known = view.damage.read().ranges.clone();
-        let mut walk = Walker::new(&*open.file, 0, view.size(), view.base, HEADER_CHUNK).stepping_over(known);
+        let mut walk =
+            Walker::new(&*open.file, 0, view.size(), view.base, HEADER_CHUNK).stepping_over(known);
         loop {
             match walk.step()? {
                 Step::Batch(header, _) if header.next_offset() <= offset => {}
@@ -117,6 +129,9 @@ impl PartitionLog {
         self.disk.removals.clear();
         let now = TimestampMs(i64::MIN);
         let report = self.recover_as(Boot::SameBoot, now)?;
-        Ok(Truncation { log_end: report.kept_to, cut_bytes })
+        Ok(Truncation {
+            log_end: report.kept_to,
+            cut_bytes,
+        })
     }
 }

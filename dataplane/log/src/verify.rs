@@ -46,7 +46,15 @@ impl LogReader {
         };
         let epochs = self.epochs.read().clone();
         let known = view.damage.read().ranges.clone();
-        let found = assess_file(&*open.file, size, view.base, end, &bad_blocks, &epochs, known)?;
+        let found = assess_file(
+            &*open.file,
+            size,
+            view.base,
+            end,
+            &bad_blocks,
+            &epochs,
+            known,
+        )?;
         if self.generation.load(Ordering::Acquire) != generation {
             // The log was cut meanwhile; the next read looks again.
             return Ok(());
@@ -61,7 +69,7 @@ impl LogReader {
 }
 
 /// The blocks whose checksum does not fit.
-fn bad_blocks(file: &dyn LogFile, seal: &SealFile) -> io::Result<Vec<usize>> {
+pub(crate) fn bad_blocks(file: &dyn LogFile, seal: &SealFile) -> io::Result<Vec<usize>> {
     let mut bad = Vec::new();
     let mut buffer = vec![0; BLOCK_BYTES as usize];
     for (index, sum) in seal.blocks.iter().enumerate() {
@@ -96,10 +104,15 @@ pub(crate) fn assess_file(
             Step::Bad(position) => (Some(position), None),
             Step::Batch(header, position) => {
                 let right = header.next_offset() <= end && walk.crc_fits(&header, position)?;
-                (if right { None } else { Some(position) }, Some((header, position)))
+                (
+                    if right { None } else { Some(position) },
+                    Some((header, position)),
+                )
             }
         };
-        let block = header.and_then(|(header, position)| touches(bad_blocks, position, header.total_bytes() as u64));
+        let block = header.and_then(|(header, position)| {
+            touches(bad_blocks, position, header.total_bytes() as u64)
+        });
         match (bad, header, block) {
             (None, Some((header, position)), Some(block)) => {
                 let range = SealedDamage {
@@ -109,7 +122,10 @@ pub(crate) fn assess_file(
                     end: header.next_offset(),
                 };
                 // The epoch lies outside the batch's checksum; history knows it.
-                if epochs.at(before).is_some_and(|epoch| epoch != header.leader_epoch) {
+                if epochs
+                    .at(before)
+                    .is_some_and(|epoch| epoch != header.leader_epoch)
+                {
                     walk.epoch = epochs.at(before).unwrap_or(header.leader_epoch);
                     found.push(range);
                 } else {
@@ -120,9 +136,15 @@ pub(crate) fn assess_file(
                 let start = before;
                 walk.jump(position, start);
                 let next = walk.resync(position, end)?;
-                let (end_position, next_good) =
-                    next.map_or((size, end), |(header, position)| (position, header.base_offset));
-                found.push(SealedDamage { start_position: position, end_position, start, end: next_good });
+                let (end_position, next_good) = next.map_or((size, end), |(header, position)| {
+                    (position, header.base_offset)
+                });
+                found.push(SealedDamage {
+                    start_position: position,
+                    end_position,
+                    start,
+                    end: next_good,
+                });
                 if let Some((header, position)) = next {
                     walk.jump(position, header.base_offset);
                 }
@@ -136,7 +158,12 @@ pub(crate) fn assess_file(
         }
     }
     if walk.expected < end {
-        found.push(SealedDamage { start_position: size, end_position: size, start: walk.expected, end });
+        found.push(SealedDamage {
+            start_position: size,
+            end_position: size,
+            start: walk.expected,
+            end,
+        });
     }
     blame_suspects(bad_blocks, suspects, &mut found);
     Ok(found)
@@ -144,14 +171,30 @@ pub(crate) fn assess_file(
 
 /// A block that does not fit and in which no batch was found guilty: all
 /// batches that touch it are.
-fn blame_suspects(bad_blocks: &[usize], suspects: Vec<(usize, SealedDamage)>, found: &mut Vec<SealedDamage>) {
+fn blame_suspects(
+    bad_blocks: &[usize],
+    suspects: Vec<(usize, SealedDamage)>,
+    found: &mut Vec<SealedDamage>,
+) {
     let explained = |block: usize, found: &[SealedDamage]| {
         let (start, end) = (block as u64 * BLOCK_BYTES, (block as u64 + 1) * BLOCK_BYTES);
-        found.iter().any(|range| range.start_position < end && start < range.end_position)
+        found
+            .iter()
+            .any(|range| range.start_position < end && start < range.end_position)
     };
-    let unexplained: Vec<usize> = bad_blocks.iter().copied().filter(|block| !explained(*block, found)).collect();
+    let unexplained: Vec<usize> = bad_blocks
+        .iter()
+        .copied()
+        .filter(|block| !explained(*block, found))
+        .collect();
     for (_, range) in suspects {
-        if touches(&unexplained, range.start_position, range.end_position - range.start_position).is_some() {
+        if touches(
+            &unexplained,
+            range.start_position,
+            range.end_position - range.start_position,
+        )
+        .is_some()
+        {
             found.push(range);
         }
     }
@@ -162,5 +205,8 @@ fn blame_suspects(bad_blocks: &[usize], suspects: Vec<(usize, SealedDamage)>, fo
 fn touches(blocks: &[usize], position: u64, bytes: u64) -> Option<usize> {
     let first = usize::try_from(position / BLOCK_BYTES).unwrap_or(usize::MAX);
     let last = usize::try_from((position + bytes.max(1) - 1) / BLOCK_BYTES).unwrap_or(usize::MAX);
-    blocks.iter().copied().find(|block| (first..=last).contains(block))
+    blocks
+        .iter()
+        .copied()
+        .find(|block| (first..=last).contains(block))
 }

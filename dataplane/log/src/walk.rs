@@ -42,7 +42,13 @@ pub(crate) struct Walker<'a> {
 }
 
 impl<'a> Walker<'a> {
-    pub(crate) fn new(file: &'a dyn LogFile, position: u64, end: u64, expected: Offset, chunk: usize) -> Self {
+    pub(crate) fn new(
+        file: &'a dyn LogFile,
+        position: u64,
+        end: u64,
+        expected: Offset,
+        chunk: usize,
+    ) -> Self {
         Self {
             file,
             end,
@@ -99,7 +105,9 @@ impl<'a> Walker<'a> {
 
     fn step_over_damage(&mut self) {
         while let Some(range) = self.damage.iter().find(|range| {
-            range.start_position == self.position && range.start == self.expected && range.end > self.expected
+            range.start_position == self.position
+                && range.start == self.expected
+                && range.end > self.expected
         }) {
             let (position, expected) = (range.end_position, range.end);
             self.jump(position, expected);
@@ -133,7 +141,9 @@ impl<'a> Walker<'a> {
     pub(crate) fn bytes(&mut self, position: u64, count: usize) -> io::Result<&[u8]> {
         let available = usize::try_from(self.end.saturating_sub(position)).unwrap_or(usize::MAX);
         let count = count.min(available);
-        let held = position.checked_sub(self.buffer_at).and_then(|skip| usize::try_from(skip).ok());
+        let held = position
+            .checked_sub(self.buffer_at)
+            .and_then(|skip| usize::try_from(skip).ok());
         if let Some(skip) = held
             && skip + count <= self.buffer.len()
         {
@@ -151,7 +161,11 @@ impl<'a> Walker<'a> {
     /// The next believable batch behind a bad place: its header parses, its
     /// checksum fits, its offsets lie in `expected..limit`, and what follows it
     /// is a batch with the next offset, the end, or damage in its turn known.
-    pub(crate) fn resync(&mut self, bad: u64, limit: Offset) -> io::Result<Option<(BatchHeader, u64)>> {
+    pub(crate) fn resync(
+        &mut self,
+        bad: u64,
+        limit: Offset,
+    ) -> io::Result<Option<(BatchHeader, u64)>> {
         let mut position = bad + 1;
         while position + HEADER_BYTES as u64 <= self.end {
             let window = self.bytes(position, self.chunk.max(HEADER_BYTES))?;
@@ -180,6 +194,9 @@ impl<'a> Walker<'a> {
             return Ok(true);
         }
         let known = self.damage.iter().any(|range| range.start_position == next);
-        Ok(known || self.header_at(next)?.is_some_and(|follower| follower.base_offset == header.next_offset()))
+        Ok(known
+            || self
+                .header_at(next)?
+                .is_some_and(|follower| follower.base_offset == header.next_offset()))
     }
 }

@@ -50,11 +50,17 @@ impl Found {
         segments.sort_unstable();
         sessions.sort_unstable();
         let record = read_record(shared, fs)?;
-        let fresh = seals.is_empty() && sessions.is_empty() && segments.iter().all(|base| *base == Offset::ZERO);
+        // Before the first flush there is no sidecar at all.
+        let fresh = seals.is_empty()
+            && sessions.is_empty()
+            && segments.first().is_none_or(|base| *base == Offset::ZERO);
         let missing = matches!(record, Ok(None));
         let record_lost = record.is_err() || (missing && !fresh);
         let mut found = Self {
-            record: record.ok().flatten().unwrap_or_else(|| PartitionFile::new(shared.tp)),
+            record: record
+                .ok()
+                .flatten()
+                .unwrap_or_else(|| PartitionFile::new(shared.tp)),
             record_lost,
             record_missing: missing && fresh,
             segments,
@@ -72,11 +78,18 @@ impl Found {
         self.record_missing && self.segments.is_empty()
     }
 
-    /// Without `partition`: everything before the last segment was flushed, or
-    /// that segment would not be there.
+    /// Without `partition`: what is sealed was flushed before; the rest is read.
     fn guess_record(&mut self) {
+        let unsealed = self
+            .segments
+            .iter()
+            .copied()
+            .find(|base| !self.seals.contains(base));
         let last = self.segments.last().copied();
-        let end = last.or(self.sessions.last().copied()).unwrap_or_default();
+        let end = unsealed
+            .or(last)
+            .or(self.sessions.last().copied())
+            .unwrap_or_default();
         self.record.log_start = self.segments.first().copied().unwrap_or(end);
         self.record.flushed_end = end;
         self.record.flushed_segment = end;
@@ -109,7 +122,12 @@ impl Found {
     /// Segments below the one of the flushed end: sealed, and not read now.
     pub(crate) fn sealed_views(&self, shared: &LogReader) -> Vec<Arc<SegmentView>> {
         let flushed = self.record.flushed_segment;
-        let sealed: Vec<Offset> = self.segments.iter().copied().filter(|base| *base < flushed).collect();
+        let sealed: Vec<Offset> = self
+            .segments
+            .iter()
+            .copied()
+            .filter(|base| *base < flushed)
+            .collect();
         let ends = sealed.iter().skip(1).copied().chain([flushed]);
         sealed
             .iter()
@@ -124,18 +142,28 @@ impl Found {
 
     /// Segments from the flushed end on.
     pub(crate) fn open_segments(&self) -> Vec<Offset> {
-        self.segments.iter().copied().filter(|base| *base >= self.record.flushed_segment).collect()
+        self.segments
+            .iter()
+            .copied()
+            .filter(|base| *base >= self.record.flushed_segment)
+            .collect()
     }
 
     /// The newest `sessions` file at or below the flushed end that can be read.
     pub(crate) fn load_sessions(&self, shared: &LogReader, fs: &dyn LogFs) -> Option<SessionsFile> {
-        let usable = self.sessions.iter().rev().filter(|offset| **offset <= self.record.flushed_end);
+        let usable = self
+            .sessions
+            .iter()
+            .rev()
+            .filter(|offset| **offset <= self.record.flushed_end);
         for offset in usable {
             let path = names::path(&shared.dir, *offset, names::SESSIONS);
             match sidecar::read::<SessionsFile>(fs, &path) {
                 Ok(Some(file)) if file.offset == *offset => return Some(file),
                 Ok(_) => {}
-                Err(error) => tracing::warn!(path = %path.display(), %error, "sessions file skipped"),
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "sessions file skipped")
+                }
             }
         }
         None
@@ -161,16 +189,21 @@ impl Found {
 }
 
 /// Outer error: refuse to touch the folder. Inner: the file is damaged.
-fn read_record(shared: &LogReader, fs: &dyn LogFs) -> Result<Result<Option<PartitionFile>, ()>, LogError> {
+fn read_record(
+    shared: &LogReader,
+    fs: &dyn LogFs,
+) -> Result<Result<Option<PartitionFile>, ()>, LogError> {
     let path = shared.dir.join(names::PARTITION);
     match sidecar::read::<PartitionFile>(fs, &path) {
-        Ok(Some(record)) if record.tp != shared.tp => {
-            Err(LogError::WrongIdentity { expected: shared.tp.to_string(), found: record.tp.to_string() })
-        }
+        Ok(Some(record)) if record.tp != shared.tp => Err(LogError::WrongIdentity {
+            expected: shared.tp.to_string(),
+            found: record.tp.to_string(),
+        }),
         Ok(record) => Ok(Ok(record)),
-        Err(source @ SidecarError::UnknownVersion { .. }) => {
-            Err(LogError::Sidecar { file: path.display().to_string(), source })
-        }
+        Err(source @ SidecarError::UnknownVersion { .. }) => Err(LogError::Sidecar {
+            file: path.display().to_string(),
+            source,
+        }),
         Err(error) => {
             tracing::error!(path = %path.display(), %error, "partition file is damaged; its numbers are taken from the log");
             Ok(Err(()))

@@ -61,7 +61,14 @@ impl<'a> Scan<'a> {
         config: &'a LogConfig,
         now: TimestampMs,
     ) -> Self {
-        Self { shared, found, boot, saved, config, now }
+        Self {
+            shared,
+            found,
+            boot,
+            saved,
+            config,
+            now,
+        }
     }
 
     pub(crate) fn run(
@@ -73,11 +80,18 @@ impl<'a> Scan<'a> {
         self.replay_sealed(sealed, state, report)?;
         let record = &self.found.record;
         let files = self.found.open_segments();
-        let mut scanned =
-            Scanned { closing: Vec::new(), active: None, end: record.flushed_segment, indexed_from: record.flushed_segment };
+        let mut scanned = Scanned {
+            closing: Vec::new(),
+            active: None,
+            end: record.flushed_segment,
+            indexed_from: record.flushed_segment,
+        };
         if files.first() != Some(&record.flushed_segment) && record.flushed_position > 0 {
             // The segment that holds the flushed end is missing.
-            report.damaged.push(DamagedRange { from: record.flushed_segment, next_good: record.flushed_end });
+            report.damaged.push(DamagedRange {
+                from: record.flushed_segment,
+                next_good: record.flushed_end,
+            });
             scanned.end = record.flushed_end;
         }
         let mut kept: Vec<(Open, SessionsFile)> = Vec::new();
@@ -108,7 +122,10 @@ impl<'a> Scan<'a> {
             // Left over from a cut, or behind bytes that were lost.
             return false;
         }
-        report.damaged.push(DamagedRange { from: scanned.end, next_good: base });
+        report.damaged.push(DamagedRange {
+            from: scanned.end,
+            next_good: base,
+        });
         scanned.end = base;
         true
     }
@@ -134,7 +151,8 @@ impl<'a> Scan<'a> {
             self.shared.assess(view, &open)?;
             let known = view.damage.read().ranges.clone();
             report.damaged.extend(known.iter().map(DamagedRange::from));
-            let mut walk = Walker::new(&*open.file, 0, view.size(), view.base, DATA_CHUNK).stepping_over(known);
+            let mut walk = Walker::new(&*open.file, 0, view.size(), view.base, DATA_CHUNK)
+                .stepping_over(known);
             while let Step::Batch(header, position) = walk.step()? {
                 if header.base_offset >= from {
                     let bytes = walk.bytes(position, header.total_bytes())?;
@@ -148,9 +166,12 @@ impl<'a> Scan<'a> {
 
     /// Where the scan of a segment begins, and what is known there.
     fn start_of(&self, base: Offset, len: u64) -> (Offset, SegmentState, BlockSums) {
-        let within = |saved: &&SessionsFile| saved.segment.base == base && (1..=len).contains(&saved.segment.position);
+        let within = |saved: &&SessionsFile| {
+            saved.segment.base == base && (1..=len).contains(&saved.segment.position)
+        };
         if let Some(saved) = self.saved.filter(within)
-            && let Some(sums) = BlockSums::resume(saved.segment.position, saved.segment.blocks.clone())
+            && let Some(sums) =
+                BlockSums::resume(saved.segment.position, saved.segment.blocks.clone())
         {
             return (saved.offset, saved.segment.clone(), sums);
         }
@@ -190,8 +211,13 @@ impl<'a> Scan<'a> {
             view,
         };
         open.view.set_trusted_from(saved.position);
-        let flushed = if flushed_here { (record.flushed_end, record.flushed_position) } else { (base, 0) };
-        let mut walk = Walker::new(&*file, saved.position, len, from, DATA_CHUNK).from_epoch(state.epochs.last_below(from));
+        let flushed = if flushed_here {
+            (record.flushed_end, record.flushed_position)
+        } else {
+            (base, 0)
+        };
+        let mut walk = Walker::new(&*file, saved.position, len, from, DATA_CHUNK)
+            .from_epoch(state.epochs.last_below(from));
         loop {
             let (position, expected) = (walk.position, walk.expected);
             let good = match walk.step()? {
@@ -200,11 +226,22 @@ impl<'a> Scan<'a> {
                 Step::Batch(header, _) => walk.crc_fits(&header, position)?.then_some(header),
             };
             if let Some(header) = good {
-                let time = if header.next_offset() <= flushed.0 { record.last_append.max(saved.last_append) } else { changed };
-                let time = if time == TimestampMs::NONE { changed } else { time };
+                let time = if header.next_offset() <= flushed.0 {
+                    record.last_append.max(saved.last_append)
+                } else {
+                    changed
+                };
+                let time = if time == TimestampMs::NONE {
+                    changed
+                } else {
+                    time
+                };
                 let bytes = walk.bytes(position, header.total_bytes())?;
                 open.sums.extend(bytes);
-                if self.saved.is_none_or(|saved| header.base_offset >= saved.offset) {
+                if self
+                    .saved
+                    .is_none_or(|saved| header.base_offset >= saved.offset)
+                {
                     state.apply(&header, bytes, time);
                 }
                 open.took(&header, position, time, self.shared, self.config);
@@ -214,7 +251,12 @@ impl<'a> Scan<'a> {
             match self.judge(&mut walk, flushed, is_last, len)? {
                 Some((to_position, next_good)) => {
                     open.keep_damaged(&mut walk, position, to_position)?;
-                    let range = SealedDamage { start_position: position, end_position: to_position, start: expected, end: next_good };
+                    let range = SealedDamage {
+                        start_position: position,
+                        end_position: to_position,
+                        start: expected,
+                        end: next_good,
+                    };
                     report.damaged.push(DamagedRange::from(&range));
                     open.damage.push(range);
                     walk.jump(to_position, next_good);
@@ -228,7 +270,11 @@ impl<'a> Scan<'a> {
         }
         report.scanned_bytes += walk.position.min(len) - saved.position;
         self.finish(&mut open, walk.expected, flushed, report);
-        scanned.end = walk.expected.max(if flushed_here { flushed.0 } else { walk.expected });
+        scanned.end = walk.expected.max(if flushed_here {
+            flushed.0
+        } else {
+            walk.expected
+        });
         Ok(open)
     }
 
@@ -246,7 +292,9 @@ impl<'a> Scan<'a> {
         if !below && self.after_other_boot() {
             return Ok(None);
         }
-        let next = walk.resync(bad, Offset::MAX)?.map(|(header, position)| (position, header.base_offset));
+        let next = walk
+            .resync(bad, Offset::MAX)?
+            .map(|(header, position)| (position, header.base_offset));
         if below {
             // The flushed end is a good boundary whatever lies before it.
             let bound = (flushed.1.min(len), flushed.0);
@@ -261,14 +309,30 @@ impl<'a> Scan<'a> {
     }
 
     fn base_after(&self, offset: Offset) -> Offset {
-        self.found.segments.iter().copied().find(|base| *base > offset).unwrap_or(offset)
+        self.found
+            .segments
+            .iter()
+            .copied()
+            .find(|base| *base > offset)
+            .unwrap_or(offset)
     }
 
-    fn finish(&self, open: &mut Open, expected: Offset, flushed: (Offset, u64), report: &mut RecoveryReport) {
+    fn finish(
+        &self,
+        open: &mut Open,
+        expected: Offset,
+        flushed: (Offset, u64),
+        report: &mut RecoveryReport,
+    ) {
         let mut end = expected;
         if expected < flushed.0 {
             // Bytes that were flushed are not in the file.
-            let range = SealedDamage { start_position: open.size, end_position: open.size, start: expected, end: flushed.0 };
+            let range = SealedDamage {
+                start_position: open.size,
+                end_position: open.size,
+                start: expected,
+                end: flushed.0,
+            };
             report.damaged.push(DamagedRange::from(&range));
             open.damage.push(range);
             open.short = true;
@@ -282,8 +346,12 @@ impl<'a> Scan<'a> {
         SessionsFile {
             offset: end,
             segment: SegmentState::empty(end),
-            sessions: state.sessions.entries(self.now, self.config.producer_id_expiration_ms),
-            keys: state.keys.entries(self.now, self.config.idempotency_window_ms),
+            sessions: state
+                .sessions
+                .entries(self.now, self.config.producer_id_expiration_ms),
+            keys: state
+                .keys
+                .entries(self.now, self.config.idempotency_window_ms),
         }
     }
 
@@ -313,7 +381,11 @@ impl<'a> Scan<'a> {
             if open.cut {
                 file.file.set_len(open.size)?;
             }
-            let flushed = if open.view.base == record.flushed_segment { record.flushed_position } else { 0 };
+            let flushed = if open.view.base == record.flushed_segment {
+                record.flushed_position
+            } else {
+                0
+            };
             if open.cut || open.size != flushed || open.view.base != record.flushed_segment {
                 file.file.flush()?;
                 entries = true;
@@ -340,10 +412,18 @@ impl<'a> Scan<'a> {
             let view = Arc::new(open.view);
             let stays_open = is_last && !open.short && !self.found.seals.contains(&view.base);
             if stays_open {
-                scanned.active = Some(ActiveSegment::recovered(view, open.times, open.sums, open.index));
+                scanned.active = Some(ActiveSegment::recovered(
+                    view, open.times, open.sums, open.index,
+                ));
             } else {
                 let sessions = Arc::new(sessions);
-                scanned.closing.push(ClosingSegment { view, times: open.times, sums: open.sums, sessions, dirty: None });
+                scanned.closing.push(ClosingSegment {
+                    view,
+                    times: open.times,
+                    sums: open.sums,
+                    sessions,
+                    dirty: None,
+                });
             }
         }
     }
@@ -358,7 +438,12 @@ impl Open {
         shared: &LogReader,
         config: &LogConfig,
     ) {
-        if let Some(entry) = self.index.observe(header, position, time, u64::from(config.index_interval_bytes)) {
+        if let Some(entry) = self.index.observe(
+            header,
+            position,
+            time,
+            u64::from(config.index_interval_bytes),
+        ) {
             shared.index.push(entry);
         }
         if self.times.first_append == TimestampMs::NONE {
@@ -373,7 +458,9 @@ impl Open {
     fn keep_damaged(&mut self, walk: &mut Walker<'_>, from: u64, to: u64) -> io::Result<()> {
         let mut position = from;
         while position < to {
-            let want = usize::try_from(to - position).unwrap_or(DATA_CHUNK).min(DATA_CHUNK);
+            let want = usize::try_from(to - position)
+                .unwrap_or(DATA_CHUNK)
+                .min(DATA_CHUNK);
             let bytes = walk.bytes(position, want)?;
             if bytes.is_empty() {
                 break;
@@ -388,11 +475,18 @@ impl Open {
 
 /// Before the first batch nothing bounds the timestamps.
 fn max_or_none(saved: &SegmentState) -> TimestampMs {
-    if saved.position == 0 { TimestampMs(i64::MIN) } else { saved.max_timestamp }
+    if saved.position == 0 {
+        TimestampMs(i64::MIN)
+    } else {
+        saved.max_timestamp
+    }
 }
 
 impl From<&SealedDamage> for DamagedRange {
     fn from(range: &SealedDamage) -> Self {
-        Self { from: range.start, next_good: range.end }
+        Self {
+            from: range.start,
+            next_good: range.end,
+        }
     }
 }

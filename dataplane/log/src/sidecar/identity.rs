@@ -55,7 +55,11 @@ impl Sidecar for MarkerFile {
         let mount_id = text(&mut input)?;
         let incarnation = Incarnation(input.u64()?);
         input.end()?;
-        Ok(Self { boot_id, mount_id, incarnation })
+        Ok(Self {
+            boot_id,
+            mount_id,
+            incarnation,
+        })
     }
 }
 

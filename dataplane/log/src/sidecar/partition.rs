@@ -62,14 +62,22 @@ impl PartitionFile {
     }
 
     fn check(&self) -> Result<(), SidecarError> {
-        let offsets = [self.log_start, self.flushed_end, self.flushed_segment, self.high_watermark];
+        let offsets = [
+            self.log_start,
+            self.flushed_end,
+            self.flushed_segment,
+            self.high_watermark,
+        ];
         if offsets.iter().any(|offset| offset.0 < 0) {
             return Err(SidecarError::Malformed("negative offset"));
         }
         if self.flushed_segment > self.flushed_end {
-            return Err(SidecarError::Malformed("flushed segment is above the flushed end"));
+            return Err(SidecarError::Malformed(
+                "flushed segment is above the flushed end",
+            ));
         }
-        let rising = |pair: &[EpochStart]| pair[0].epoch < pair[1].epoch && pair[0].start <= pair[1].start;
+        let rising =
+            |pair: &[EpochStart]| pair[0].epoch < pair[1].epoch && pair[0].start <= pair[1].start;
         if !self.epochs.windows(2).all(rising) {
             return Err(SidecarError::Malformed("epochs do not rise"));
         }
@@ -103,8 +111,12 @@ impl Sidecar for PartitionFile {
 
     fn decode_body(_version: u8, body: &[u8]) -> Result<Self, SidecarError> {
         let mut input = Input(body);
-        let topic_id = TopicId::from_slice(input.bytes(16)?).ok_or(SidecarError::Malformed("id"))?;
-        let mut file = Self::new(TopicPartition { topic_id, partition: PartitionIndex(input.u32()?) });
+        let topic_id =
+            TopicId::from_slice(input.bytes(16)?).ok_or(SidecarError::Malformed("id"))?;
+        let mut file = Self::new(TopicPartition {
+            topic_id,
+            partition: PartitionIndex(input.u32()?),
+        });
         file.log_start = Offset(input.i64()?);
         file.flushed_end = Offset(input.i64()?);
         file.flushed_segment = Offset(input.i64()?);
@@ -116,7 +128,10 @@ impl Sidecar for PartitionFile {
         file.last_append = TimestampMs(input.i64()?);
         file.max_timestamp = TimestampMs(input.i64()?);
         for _ in 0..input.count(12)? {
-            file.epochs.push(EpochStart { epoch: LeaderEpoch(input.i32()?), start: Offset(input.i64()?) });
+            file.epochs.push(EpochStart {
+                epoch: LeaderEpoch(input.i32()?),
+                start: Offset(input.i64()?),
+            });
         }
         input.end()?;
         file.check()?;

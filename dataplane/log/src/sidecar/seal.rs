@@ -100,11 +100,15 @@ impl Sidecar for SealFile {
             return Err(SidecarError::Malformed("end is below the base offset"));
         }
         if seal.blocks.len() != Self::blocks_of(seal.bytes) {
-            return Err(SidecarError::Malformed("block count does not fit the bytes"));
+            return Err(SidecarError::Malformed(
+                "block count does not fit the bytes",
+            ));
         }
         let ordered = |r: &SealedDamage| r.start_position <= r.end_position && r.start <= r.end;
         if !seal.damage.iter().all(ordered) {
-            return Err(SidecarError::Malformed("damaged range ends before it starts"));
+            return Err(SidecarError::Malformed(
+                "damaged range ends before it starts",
+            ));
         }
         Ok(seal)
     }

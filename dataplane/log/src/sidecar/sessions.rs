@@ -70,7 +70,11 @@ pub struct SessionsFile {
 impl SessionsFile {
     /// About the size of the file, in bytes.
     pub fn encoded_size(&self) -> u64 {
-        let sessions: usize = self.sessions.iter().map(|session| 11 + 32 * session.batches.len()).sum();
+        let sessions: usize = self
+            .sessions
+            .iter()
+            .map(|session| 11 + 32 * session.batches.len())
+            .sum();
         let keys: usize = self.keys.iter().map(|entry| 29 + entry.key.len()).sum();
         (sessions + keys + self.segment.blocks.len() * 4 + 96) as u64
     }
@@ -121,13 +125,20 @@ impl Sidecar for SessionsFile {
             keys.push(decode_key(&mut input)?);
         }
         if input.u32()? != 0 {
-            return Err(SidecarError::Malformed("open transactions in a version without them"));
+            return Err(SidecarError::Malformed(
+                "open transactions in a version without them",
+            ));
         }
         input.end()?;
         if offset.0 < 0 || segment.base.0 < 0 || segment.base > offset {
             return Err(SidecarError::Malformed("segment is above the offset"));
         }
-        Ok(Self { offset, segment, sessions, keys })
+        Ok(Self {
+            offset,
+            segment,
+            sessions,
+            keys,
+        })
     }
 }
 
@@ -175,11 +186,17 @@ fn decode_session(input: &mut Input<'_>) -> Result<SessionEntry, SidecarError> {
             append_time: TimestampMs(input.i64()?),
         });
     }
-    let sane = |b: &RememberedBatch| b.first_sequence.0 >= 0 && b.last_sequence.0 >= 0 && b.base_offset <= b.last_offset;
+    let sane = |b: &RememberedBatch| {
+        b.first_sequence.0 >= 0 && b.last_sequence.0 >= 0 && b.base_offset <= b.last_offset
+    };
     if producer.is_none() || !batches.iter().all(sane) {
         return Err(SidecarError::Malformed("session"));
     }
-    Ok(SessionEntry { producer, epoch, batches })
+    Ok(SessionEntry {
+        producer,
+        epoch,
+        batches,
+    })
 }
 
 fn decode_key(input: &mut Input<'_>) -> Result<KeyEntry, SidecarError> {

@@ -39,7 +39,11 @@ impl<'a> Input<'a> {
     }
 
     pub(crate) fn end(&self) -> Result<(), SidecarError> {
-        if self.0.is_empty() { Ok(()) } else { Err(SidecarError::Malformed("trailing bytes")) }
+        if self.0.is_empty() {
+            Ok(())
+        } else {
+            Err(SidecarError::Malformed("trailing bytes"))
+        }
     }
 }
 

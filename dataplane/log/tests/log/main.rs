@@ -1,0 +1,13 @@
+//! The partition log as a whole, on the power-loss file system. One binary, so
+//! that it links once; each module says its story.
+
+mod append_and_read;
+mod common;
+mod damage;
+mod disk_trouble;
+mod index;
+mod power_loss;
+mod producers;
+mod retention;
+mod sidecars;
+mod torn_tail;
