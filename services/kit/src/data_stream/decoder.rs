@@ -6,9 +6,9 @@
 //! message in crumbs gets them merged, so that memory is bounded by the
 //! message limit and one HTTP/2 frame.
 
+use super::{DataFrame, Shape, guard};
 use crate::errors::{ErrorCode, Refusal};
 use bytes::{Buf, Bytes, BytesMut};
-use prost::Message;
 use std::collections::VecDeque;
 use talweg_types::limits::GRPC_MESSAGE_BYTES;
 use tonic::Status;
@@ -56,7 +56,7 @@ impl FrameDecoder {
     /// RESOURCE_EXHAUSTED with FRAME_TOO_LARGE above the limit, UNIMPLEMENTED
     /// for a compressed message, INVALID_ARGUMENT with PROTOCOL_VIOLATION for
     /// bytes that are not the message. The stream cannot go on after any.
-    pub fn decode<T: Message + Default>(&mut self) -> Result<Option<T>, Status> {
+    pub fn decode<T: DataFrame>(&mut self) -> Result<Option<T>, Status> {
         let length = match self.due {
             Some(length) => length,
             None => match self.read_prefix()? {
@@ -69,6 +69,9 @@ impl FrameDecoder {
         }
         self.due = None;
         self.chunks.flush_crumbs();
+        if length > guard::SMALL_BYTES {
+            self.check_count(length, T::SHAPE)?;
+        }
         let rest = self.chunks.remaining - length;
         let decoded = T::decode((&mut self.chunks).take(length)).map_err(|error| {
             Refusal::new(
@@ -83,6 +86,26 @@ impl FrameDecoder {
     /// True at a message boundary with nothing left over: the stream may end here.
     pub fn is_empty(&self) -> bool {
         self.due.is_none() && self.chunks.remaining == 0
+    }
+
+    /// Pieces that are held.
+    #[cfg(test)]
+    pub(super) fn chunk_count(&self) -> usize {
+        self.chunks.whole.len() + 1
+    }
+
+    fn check_count(&self, length: usize, shapes: &[Shape]) -> Result<(), Status> {
+        match guard::count(&mut self.chunks.cursor(), length, shapes) {
+            Some(_) => Ok(()),
+            None => {
+                let limit = guard::MESSAGES_MAX;
+                let message = format!("more than {limit} records and headers in one frame");
+                let refusal = Refusal::new(ErrorCode::FrameTooLarge, message);
+                Err(refusal
+                    .with_limit("messages in a frame", limit, limit + 1, "messages")
+                    .into())
+            }
+        }
     }
 
     fn read_prefix(&mut self) -> Result<Option<usize>, Status> {
@@ -134,6 +157,16 @@ impl Chunks {
         } else {
             self.flush_crumbs();
             self.whole.push_back(chunk);
+        }
+    }
+
+    /// Reads from the front without taking; call after [`Self::flush_crumbs`].
+    fn cursor(&self) -> Cursor<'_> {
+        Cursor {
+            chunks: &self.whole,
+            index: 0,
+            at: 0,
+            remaining: self.remaining,
         }
     }
 
@@ -189,5 +222,39 @@ impl Buf for Chunks {
             self.advance(part);
         }
         copy.freeze()
+    }
+}
+
+/// A place in a queue of chunks.
+struct Cursor<'a> {
+    chunks: &'a VecDeque<Bytes>,
+    index: usize,
+    /// Within the chunk.
+    at: usize,
+    remaining: usize,
+}
+
+impl Buf for Cursor<'_> {
+    fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.chunks.get(self.index).map_or(&[], |it| &it[self.at..])
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        assert!(count <= self.remaining, "advance past the end");
+        self.remaining -= count;
+        loop {
+            let here = self.chunk().len();
+            if here > count || here == 0 {
+                self.at += count;
+                return;
+            }
+            count -= here;
+            self.index += 1;
+            self.at = 0;
+        }
     }
 }

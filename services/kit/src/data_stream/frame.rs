@@ -10,6 +10,7 @@
 //! Protobuf allows fields in any order and field 15 has the highest number, so
 //! this is also the order in which every generated encoder writes.
 
+use super::Shape;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::{
     Message,
@@ -22,10 +23,23 @@ const PAYLOAD_TAG: u32 = 15;
 
 /// A message of a data stream.
 pub trait DataFrame: Message + Default + Send + 'static {
+    /// Where repeated messages are in it: their number is bounded.
+    const SHAPE: &'static [Shape];
+
     /// Appends the gRPC prefix and all of the message but its payload to
     /// `head`, and returns the payload: together they are the message. Empty
     /// if the frame carries none. The message must be below 4 GiB.
     fn split(self, head: &mut BytesMut) -> Bytes;
+}
+
+/// A field with messages that are looked into.
+const fn within(tag: u32, inner: &'static [Shape]) -> Shape {
+    Shape { tag, inner }
+}
+
+/// A field with messages that are counted only.
+const fn each(tag: u32) -> Shape {
+    within(tag, &[])
 }
 
 /// A frame without a payload of its own: everything is head.
@@ -66,6 +80,9 @@ fn put_prefix(length: usize, head: &mut BytesMut) {
 }
 
 impl DataFrame for v1::ProduceRequest {
+    /// records: records: headers.
+    const SHAPE: &'static [Shape] = &[within(2, &[within(4, &[each(3)])])];
+
     fn split(self, head: &mut BytesMut) -> Bytes {
         match self.frame {
             Some(produce_request::Frame::Batch(mut batch)) => {
@@ -78,6 +95,14 @@ impl DataFrame for v1::ProduceRequest {
 }
 
 impl DataFrame for v1::FetchResponse {
+    /// opened: positions; records: records: headers; positions: positions; updated: positions.
+    const SHAPE: &'static [Shape] = &[
+        within(1, &[each(1)]),
+        within(2, &[within(3, &[each(5)])]),
+        within(4, &[each(1)]),
+        within(6, &[each(2)]),
+    ];
+
     fn split(self, head: &mut BytesMut) -> Bytes {
         match self.frame {
             Some(fetch_response::Frame::Batches(mut batches)) => {
@@ -90,12 +115,20 @@ impl DataFrame for v1::FetchResponse {
 }
 
 impl DataFrame for v1::ProduceResponse {
+    const SHAPE: &'static [Shape] = &[];
+
     fn split(self, head: &mut BytesMut) -> Bytes {
         split_whole(&self, head)
     }
 }
 
 impl DataFrame for v1::FetchRequest {
+    /// open: partitions; update: add, seek, remove.
+    const SHAPE: &'static [Shape] = &[
+        within(1, &[each(2)]),
+        within(3, &[each(2), each(3), each(4)]),
+    ];
+
     fn split(self, head: &mut BytesMut) -> Bytes {
         split_whole(&self, head)
     }

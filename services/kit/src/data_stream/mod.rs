@@ -21,14 +21,19 @@ mod body;
 mod client;
 mod decoder;
 mod frame;
+mod guard;
 mod receiver;
 mod sender;
 mod server;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use client::{open, open_fetch, open_produce};
 pub use decoder::FrameDecoder;
 pub use frame::{DataFrame, split_nested, split_whole};
+pub use guard::Shape;
 pub use receiver::FrameReceiver;
 pub use sender::{Closed, FrameSender, TrySendError};
 pub use server::{DataService, PeerInfo, StreamHandler, fetch_service, produce_service};

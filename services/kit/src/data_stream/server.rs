@@ -160,8 +160,7 @@ where
         let (finished, outcome) = oneshot::channel();
         let responses = FrameSender::new(queue, ending.clone());
         let handler = self.handler.clone();
-        let span = tracing::debug_span!("stream", method = M::PATH, peer = ?peer.addr);
-        tokio::spawn(run(handler, peer, requests, responses, finished).instrument(span));
+        tokio::spawn(run(handler, peer, requests, responses, finished).in_current_span());
 
         let body = FrameBody::new(frames, ending, Side::Response(outcome));
         let mut response = Response::new(Body::new(body));

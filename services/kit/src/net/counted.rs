@@ -1,7 +1,10 @@
-//! The service of one connection: routes, plus what the connection knows about
-//! itself, plus a count of the requests in progress.
+//! The service of one connection: routes, behind the rules for calls, plus what
+//! the connection knows about itself and a count of the requests in progress.
 
-use super::connection::{Connection, StreamGuard};
+use super::{
+    calls::{self, Admitted, CallRecord, Calls},
+    connection::{Connection, StreamGuard},
+};
 use http::{Request, Response};
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -9,7 +12,7 @@ use std::{
     convert::Infallible,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 use tonic::{Status, body::Body, service::Routes, transport::server::TcpConnectInfo};
 use tower_service::Service;
@@ -17,6 +20,7 @@ use tower_service::Service;
 #[derive(Clone)]
 pub(super) struct ConnectionService {
     pub(super) routes: Routes,
+    pub(super) calls: Arc<Calls>,
     pub(super) connection: Arc<Connection>,
     /// What tonic's `Request::remote_addr` reads.
     pub(super) tcp: TcpConnectInfo,
@@ -25,42 +29,82 @@ pub(super) struct ConnectionService {
 impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     type Response = Response<CountedBody>;
     type Error = Infallible;
-    type Future = CountedFuture;
+    type Future = CallFuture;
 
-    fn call(&self, mut request: Request<Incoming>) -> CountedFuture {
+    fn call(&self, mut request: Request<Incoming>) -> CallFuture {
         let guard = StreamGuard::new(&self.connection);
+        let (admitted, record) = match self.calls.admit(&request, self.connection.peer()) {
+            Ok(admitted) => admitted,
+            Err(refused) => return CallFuture::Refused(Some(refused)),
+        };
         let extensions = request.extensions_mut();
         extensions.insert(self.tcp.clone());
         extensions.insert(self.connection.clone());
-        CountedFuture {
-            // Always ready: the router holds no state between calls.
-            inner: self.routes.clone().call(request),
-            guard: Some(guard),
+        // The router is always ready: it holds no state between calls.
+        let inner = admitted.span.in_scope(|| self.routes.clone().call(request));
+        CallFuture::Serving {
+            inner,
+            admitted,
+            counted: Some((record, guard)),
         }
     }
 }
 
-pub(super) struct CountedFuture {
-    inner: <Routes as Service<Request<Incoming>>>::Future,
-    guard: Option<StreamGuard>,
+pub(super) enum CallFuture {
+    Refused(Option<Status>),
+    Serving {
+        inner: <Routes as Service<Request<Incoming>>>::Future,
+        admitted: Admitted,
+        counted: Option<(CallRecord, StreamGuard)>,
+    },
 }
 
-impl Future for CountedFuture {
+impl Future for CallFuture {
     type Output = Result<Response<CountedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let response = ready!(Pin::new(&mut self.inner).poll(cx))?;
-        let guard = self.guard.take();
-        Poll::Ready(Ok(response.map(|inner| CountedBody {
-            inner,
-            _guard: guard,
-        })))
+        let (response, counted) = match &mut *self {
+            Self::Refused(status) => {
+                let status = status
+                    .take()
+                    .unwrap_or_else(|| Status::internal("polled twice"));
+                (status.into_http(), None)
+            }
+            Self::Serving {
+                inner,
+                admitted,
+                counted,
+            } => {
+                let span = admitted.span.clone();
+                let _entered = span.enter();
+                let response = match Pin::new(inner).poll(cx) {
+                    Poll::Ready(Ok(response)) => response,
+                    Poll::Pending if admitted.deadline.as_mut().poll(cx).is_ready() => {
+                        calls::timed_out().into_http()
+                    }
+                    Poll::Pending => return Poll::Pending,
+                };
+                (response, counted.take())
+            }
+        };
+        Poll::Ready(Ok(count(response, counted)))
     }
 }
 
+fn count(
+    response: Response<Body>,
+    mut counted: Option<(CallRecord, StreamGuard)>,
+) -> Response<CountedBody> {
+    if let Some((record, _)) = &mut counted {
+        record.head(response.headers());
+    }
+    response.map(|inner| CountedBody { inner, counted })
+}
+
+/// A response body that tells when and how it ended.
 pub(super) struct CountedBody {
     inner: Body,
-    _guard: Option<StreamGuard>,
+    counted: Option<(CallRecord, StreamGuard)>,
 }
 
 impl HttpBody for CountedBody {
@@ -71,7 +115,13 @@ impl HttpBody for CountedBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Status>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
+        let frame = Pin::new(&mut self.inner).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && let (Some(trailers), Some((record, _))) = (frame.trailers_ref(), &mut self.counted)
+        {
+            record.status(trailers);
+        }
+        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -2,11 +2,16 @@
 //! the same on both sides: large windows and frames, keep-alive, TCP_NODELAY,
 //! and a shutdown that ends.
 
+mod builtin;
+mod calls;
 mod channel;
 mod connection;
 mod counted;
+mod methods;
 mod server;
 
+pub use builtin::add_builtin;
+pub use calls::CallOptions;
 pub use channel::{ChannelOptions, InvalidUrl, channel};
 pub use connection::Connection;
 pub use server::{ServerHandle, ServerOptions, StopReport, serve};

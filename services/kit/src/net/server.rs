@@ -7,7 +7,9 @@
 
 use super::{
     CONNECTION_WINDOW_BYTES, Connection, HEADER_LIST_BYTES, HTTP2_FRAME_BYTES, KEEP_ALIVE_INTERVAL,
-    KEEP_ALIVE_TIMEOUT, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION, counted::ConnectionService,
+    KEEP_ALIVE_TIMEOUT, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION,
+    calls::{CallOptions, Calls},
+    counted::ConnectionService,
 };
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -42,6 +44,8 @@ pub struct ServerOptions {
     pub keep_alive_interval: Duration,
     /// Wait for the answer to the ping.
     pub keep_alive_timeout: Duration,
+    /// Rules for requests.
+    pub calls: CallOptions,
 }
 
 impl Default for ServerOptions {
@@ -51,6 +55,7 @@ impl Default for ServerOptions {
             streams_per_connection: STREAMS_PER_CONNECTION,
             keep_alive_interval: KEEP_ALIVE_INTERVAL,
             keep_alive_timeout: KEEP_ALIVE_TIMEOUT,
+            calls: CallOptions::default(),
         }
     }
 }
@@ -75,6 +80,7 @@ pub struct ServerHandle {
 #[derive(Debug)]
 struct Shared {
     options: ServerOptions,
+    calls: Arc<Calls>,
     connections: TaskTracker,
     open: AtomicUsize,
     /// Stop accepting, send GOAWAY.
@@ -94,6 +100,7 @@ pub fn serve(
 ) -> io::Result<ServerHandle> {
     let addr = listener.local_addr()?;
     let shared = Arc::new(Shared {
+        calls: Arc::new(Calls::new(&options.calls)),
         options,
         connections: TaskTracker::new(),
         open: AtomicUsize::new(0),
@@ -194,6 +201,7 @@ fn start(stream: TcpStream, connection: Arc<Connection>, routes: &Routes, shared
     let open = OpenGuard(shared.clone());
     let service = ConnectionService {
         routes: routes.clone(),
+        calls: shared.calls.clone(),
         tcp: TcpConnectInfo {
             local_addr: stream.local_addr().ok(),
             remote_addr: Some(connection.peer()),
