@@ -32,7 +32,8 @@ pub use refusal::Refusal;
 pub use requests::{AlterTopic, CallId, CreateTopic, DeleteTopic, Reply, Request, TopicAnswer};
 pub use sessions::{FolderStatus, Plane, Registration, Session, SessionState, StreamId};
 pub use state::{
-    CHANGES_PER_WRITE, Change, Cluster, Life, Node, Partition, Stored, Tombstone, Topic, Value,
+    CHANGES_PER_WRITE, Change, Cluster, EARLIER_PROCESSES, Life, Node, Partition, Stored,
+    Tombstone, Topic, Value,
 };
 pub use view::View;
 

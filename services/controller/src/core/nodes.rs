@@ -6,8 +6,8 @@
 //! in.
 
 use super::{
-    CHANGES_PER_WRITE, Change, Cluster, Core, Effect, Node, Now, Partition, Refusal, Registration,
-    Session, SessionState, StreamId, Value,
+    CHANGES_PER_WRITE, Change, Cluster, Core, EARLIER_PROCESSES, Effect, Node, Now, Partition,
+    Refusal, Registration, Session, SessionState, StreamId, Value,
     jobs::Job,
     sessions::{FIRST_MEMORY_ID, Plane},
 };
@@ -144,7 +144,7 @@ impl Core {
             return Ok(());
         };
         let same = node.process == asking.process;
-        if asking.incarnation.0 != 0 && !(same && node.incarnation == asking.incarnation) {
+        if node.earlier.contains(&asking.process) {
             return Err(Refusal::StaleIncarnation { id });
         }
         if same || !node.folders.is_disjoint(&asking.folders) {
@@ -168,9 +168,13 @@ impl Core {
         let incarnation = before
             .map_or(0, |node| node.incarnation.0)
             .saturating_add(1);
+        let earlier = before
+            .into_iter()
+            .flat_map(|node| [node.process].into_iter().chain(node.earlier.clone()));
         (!stored).then(|| Node {
             incarnation: Incarnation(incarnation),
             process: asking.process,
+            earlier: earlier.take(EARLIER_PROCESSES).collect(),
             grpc_address: asking.grpc_address.clone(),
             http_address: asking.http_address.clone(),
             rack: asking.rack.clone(),

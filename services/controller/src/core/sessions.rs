@@ -46,8 +46,6 @@ pub struct Registration {
     pub cluster: Option<Uuid>,
     /// Random per start of the process.
     pub process: Uuid,
-    /// What an earlier registration of the same process was given; 0: none.
-    pub incarnation: Incarnation,
     pub grpc_address: String,
     pub http_address: String,
     pub rack: String,
@@ -95,7 +93,7 @@ pub struct Session {
 }
 
 impl Session {
-    pub(super) fn of_node(node: &Node, heard: Duration) -> Self {
+    pub fn of_node(node: &Node, heard: Duration) -> Self {
         Self {
             plane: Plane::Storage,
             state: SessionState::Awaited,

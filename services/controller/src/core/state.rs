@@ -26,6 +26,9 @@ pub struct Node {
     /// Starts so far; the process that has it is `process`.
     pub incarnation: Incarnation,
     pub process: Uuid,
+    /// Processes that had earlier incarnations, newest first, at most
+    /// [`EARLIER_PROCESSES`]: if one of them comes back it must stop.
+    pub earlier: Vec<Uuid>,
     pub grpc_address: String,
     pub http_address: String,
     pub rack: String,
@@ -34,6 +37,9 @@ pub struct Node {
     pub clean: bool,
     pub version: String,
 }
+
+/// Earlier processes of a node that are remembered.
+pub const EARLIER_PROCESSES: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Life {

@@ -157,6 +157,11 @@ impl View {
         self.led.get(&node).map_or(0, BTreeSet::len)
     }
 
+    /// Partitions that have a leader.
+    pub fn with_leader(&self) -> usize {
+        self.led.values().map(BTreeSet::len).sum()
+    }
+
     pub fn hosted_count(&self, node: NodeId) -> usize {
         self.hosted.get(&node).map_or(0, BTreeSet::len)
     }

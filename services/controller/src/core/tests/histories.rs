@@ -153,11 +153,8 @@ impl History {
 
     fn register(&mut self, i: usize) {
         let Process { id, known, .. } = self.processes[i];
-        let (node, incarnation) = known.unwrap_or_default();
-        let asking = Registration {
-            incarnation,
-            ..registration(node.0, id, i as u128 + 1)
-        };
+        let (node, _) = known.unwrap_or_default();
+        let asking = registration(node.0, id, i as u128 + 1);
         self.processes[i].stream = Some(self.world.register(asking));
     }
 

@@ -53,7 +53,6 @@ pub(super) fn registration(node: u32, process: u128, folder: u128) -> Registrati
         node: NodeId(node),
         cluster: None,
         process: Uuid::from_u128(process),
-        incarnation: Incarnation(0),
         grpc_address: format!("http://node-{folder}:7072"),
         http_address: String::new(),
         rack: String::new(),

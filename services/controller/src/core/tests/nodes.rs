@@ -35,10 +35,7 @@ fn a_reconnecting_process_keeps_what_it_leads() {
     let before = world.store.clone();
     world.event(Event::StreamBroken { stream: old });
     world.pass(TIMEOUT / 2);
-    let again = Registration {
-        incarnation,
-        ..registration(node.0, 1, 1)
-    };
+    let again = registration(node.0, 1, 1);
     let stream = world.register(again.clone());
     assert_eq!(world.registered(stream), Some((node, incarnation)));
     // And once more without the break having been noticed.
@@ -83,10 +80,7 @@ fn a_lost_node_leads_nothing_and_leads_again_when_back() {
             assert_eq!((p.leader_epoch, &p.in_sync), (LeaderEpoch(1), &vec![node]));
         }
         // The same process was only slow: it keeps its incarnation.
-        world.register(Registration {
-            incarnation,
-            ..registration(node.0, 1, 1)
-        });
+        world.register(registration(node.0, 1, 1));
         world.settle();
         let p = world.partition(1, 99);
         assert_eq!((p.leader, p.leader_incarnation), (node, incarnation));
@@ -135,7 +129,7 @@ fn time_that_the_controller_slept_is_not_held_against_nodes() {
 #[test]
 fn a_new_controller_awaits_registered_nodes() {
     let mut world = World::new();
-    let (one, _, incarnation) = world.node(1, 1);
+    let (one, ..) = world.node(1, 1);
     let (two, ..) = world.node(2, 2);
     world.ask(create("t", Some(2), 1)).expect("created");
     let before = world.store.partitions.clone();
@@ -148,10 +142,7 @@ fn a_new_controller_awaits_registered_nodes() {
         Err(Refusal::NotEnoughNodes)
     );
 
-    let stream = world.register(Registration {
-        incarnation,
-        ..registration(one.0, 1, 1)
-    });
+    let stream = world.register(registration(one.0, 1, 1));
     world.settle();
     for _ in 0..4 {
         world.pass(TIMEOUT / 4);
@@ -170,7 +161,8 @@ fn a_new_controller_awaits_registered_nodes() {
 #[test]
 fn impostors_are_refused() {
     let mut world = World::new();
-    let (one, _, incarnation) = world.node(1, 1);
+    world.node(30, 1);
+    let (one, ..) = world.node(1, 1);
     let (two, two_stream, _) = world.node(2, 2);
     world.ask(create("t", Some(2), 1)).expect("created");
     world.event(Event::Leaving { stream: two_stream });
@@ -181,10 +173,7 @@ fn impostors_are_refused() {
         cluster: Some(Uuid::from_u128(9)),
         ..registration(1, 3, 1)
     };
-    let stale = Registration {
-        incarnation,
-        ..registration(1, 3, 1)
-    };
+    let stale = registration(1, 30, 1);
     let no_folder = Registration {
         folders: BTreeSet::new(),
         ..registration(0, 3, 1)

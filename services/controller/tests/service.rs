@@ -1,0 +1,610 @@
+//! The controller over a real socket, with the metastore in memory.
+
+mod common;
+
+use common::{
+    Controller, SESSION_MS, Session, bytes, code, config, create, next, open, register, within,
+};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use talweg_controller::{ControllerConfig, REVISION_HEADER};
+use talweg_kit::errors::{ErrorCode, Refusal};
+use talweg_metastore_mem::MemMetastore;
+use talweg_proto::{
+    controller::v1::{
+        AllocateProducerIdsRequest, ConfirmReplicasDeletedRequest, NodeHeartbeat, RegisterNode,
+        node_session_request::Frame as Ask, node_session_response::Frame as Answer,
+    },
+    v1::{self, cluster_service_client::ClusterServiceClient, error_detail::Details},
+};
+use uuid::Uuid;
+
+async fn controller() -> Controller {
+    Controller::start(Arc::new(MemMetastore::default())).await
+}
+
+/// From the first registration to the last confirmation of a deletion, seen by
+/// a watcher that was there from the start.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_lives_and_dies_before_a_watchers_eyes() {
+    let controller = controller().await;
+    let mut watch = controller.watch().await;
+    let node = Session::fresh(&controller).await;
+    let id = node.registered.node_id;
+    assert_eq!(
+        (
+            id,
+            node.registered.incarnation,
+            node.registered.session_timeout_ms
+        ),
+        (1, 1, SESSION_MS)
+    );
+
+    let created = controller
+        .topics()
+        .create_topic(create("t", 3))
+        .await
+        .expect("created");
+    let revision = created
+        .metadata()
+        .get(REVISION_HEADER)
+        .expect("revision")
+        .to_str()
+        .expect("text");
+    let revision: i64 = revision.parse().expect("a number");
+    let topic = created.into_inner().topic.expect("topic");
+    watch
+        .until("the topic", |w| w.seen.revision >= revision)
+        .await;
+    assert_eq!(watch.seen.topics[&topic.topic_id], topic);
+    assert_eq!(
+        watch.seen.leaders(&topic.topic_id),
+        [(id, 0), (id, 0), (id, 0)]
+    );
+    assert_eq!(watch.seen.cluster_id, node.registered.cluster_id);
+
+    let altered = v1::AlterTopicRequest {
+        name: "t".into(),
+        partitions: Some(5),
+        config: HashMap::from([("retention.ms".into(), "60000".into())]),
+        ..Default::default()
+    };
+    let altered = controller
+        .topics()
+        .alter_topic(altered)
+        .await
+        .expect("altered")
+        .into_inner();
+    assert!(
+        altered.warnings[0].contains("keys will move"),
+        "{:?}",
+        altered.warnings
+    );
+    watch
+        .until("growth", |w| w.seen.leaders(&topic.topic_id).len() == 5)
+        .await;
+    assert_eq!(
+        Some(&watch.seen.topics[&topic.topic_id]),
+        altered.topic.as_ref()
+    );
+
+    let described = v1::DescribeTopicRequest {
+        name: "t".into(),
+        ..Default::default()
+    };
+    let described = controller
+        .topics()
+        .describe_topic(described)
+        .await
+        .expect("there")
+        .into_inner();
+    assert_eq!(
+        (described.topic, described.partitions.len()),
+        (altered.topic, 5)
+    );
+    assert_eq!(described.partitions[4].replicas, [id]);
+
+    let deleted = v1::DeleteTopicRequest {
+        name: "t".into(),
+        ..Default::default()
+    };
+    controller
+        .topics()
+        .delete_topic(deleted)
+        .await
+        .expect("deleted");
+    let again = controller.topic("t", 1).await;
+    assert_ne!(
+        again.topic_id, topic.topic_id,
+        "the name is free, under another id"
+    );
+    watch
+        .until("the deletion", |w| {
+            !w.seen.topics.contains_key(&topic.topic_id)
+        })
+        .await;
+    assert_eq!(watch.seen.tombstones[&topic.topic_id], [id]);
+    let confirm = ConfirmReplicasDeletedRequest {
+        node_id: id,
+        incarnation: 1,
+        topic_ids: vec![topic.topic_id.clone()],
+    };
+    controller
+        .client()
+        .confirm_replicas_deleted(confirm)
+        .await
+        .expect("confirmed");
+    watch
+        .until("the confirmation", |w| w.seen.tombstones.is_empty())
+        .await;
+
+    let fresh = controller.watch().await;
+    assert_eq!(
+        fresh.seen, watch.seen,
+        "a snapshot is what the deltas came to"
+    );
+    node.leave().await;
+    controller.stop().await;
+}
+
+/// Each refusal arrives as its code with its facts, and nothing was made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_carry_their_codes_and_facts() {
+    let controller = controller().await;
+    let refused = controller
+        .create(create("t", 1))
+        .await
+        .expect_err("no node");
+    assert_eq!(refused.code, ErrorCode::NotEnoughNodes);
+    assert!(refused.is_retriable() && refused.retry_after_ms > 0);
+    let _node = Session::fresh(&controller).await;
+    let taken = controller.topic("taken", 1).await;
+    let with = |change: fn(&mut v1::CreateTopicRequest)| {
+        let mut request = create("t", 1);
+        change(&mut request);
+        request
+    };
+    let cases = [
+        (with(|r| r.name = String::new()), ErrorCode::InvalidName),
+        (with(|r| r.name = "a/b".into()), ErrorCode::InvalidName),
+        (with(|r| r.name = "n".repeat(250)), ErrorCode::InvalidName),
+        (
+            with(|r| r.name = "__offsets".into()),
+            ErrorCode::InternalTopic,
+        ),
+        (with(|r| r.name = "taken".into()), ErrorCode::TopicExists),
+        (
+            with(|r| r.partitions = Some(0)),
+            ErrorCode::InvalidPartitions,
+        ),
+        (
+            with(|r| r.partitions = Some(-3)),
+            ErrorCode::InvalidPartitions,
+        ),
+        (
+            with(|r| r.partitions = Some(10_001)),
+            ErrorCode::LimitExceeded,
+        ),
+        (
+            with(|r| r.replication_factor = Some(3)),
+            ErrorCode::InvalidReplicationFactor,
+        ),
+        (
+            with(|r| r.replication_factor = Some(0)),
+            ErrorCode::InvalidReplicationFactor,
+        ),
+        (
+            with(|r| drop(r.config.insert("nope".into(), "1".into()))),
+            ErrorCode::InvalidConfig,
+        ),
+        (
+            with(|r| drop(r.config.insert("segment.bytes".into(), "1".into()))),
+            ErrorCode::InvalidConfig,
+        ),
+        (
+            with(|r| drop(r.config.insert("min.compaction.lag.ms".into(), "1".into()))),
+            ErrorCode::NotBuilt,
+        ),
+        (
+            with(|r| r.idempotency_key = "k".repeat(129)),
+            ErrorCode::InvalidArgument,
+        ),
+    ];
+    for (request, expected) in cases {
+        let refused = controller
+            .create(request.clone())
+            .await
+            .expect_err("refused");
+        assert_eq!(refused.code, expected, "{request:?}: {refused}");
+        match (expected, refused.details) {
+            (ErrorCode::TopicExists, Some(Details::ExistingTopic(it))) => {
+                assert_eq!(it.topic_id, taken.topic_id);
+            }
+            (ErrorCode::LimitExceeded, Some(Details::Limit(it))) => {
+                assert_eq!((it.limit, it.actual), (10_000, 10_001));
+            }
+            (ErrorCode::InvalidConfig | ErrorCode::NotBuilt, Some(Details::Config(it))) => {
+                assert!(request.config.contains_key(&it.key));
+            }
+            (ErrorCode::TopicExists | ErrorCode::LimitExceeded, other) => panic!("{other:?}"),
+            _ => {}
+        }
+    }
+    let unknown = v1::DeleteTopicRequest {
+        name: "t".into(),
+        ..Default::default()
+    };
+    assert_eq!(
+        code(controller.topics().delete_topic(unknown).await),
+        Some(ErrorCode::UnknownTopic)
+    );
+    let bad_id = v1::DescribeTopicRequest {
+        topic_id: vec![1, 2].into(),
+        ..Default::default()
+    };
+    assert_eq!(
+        code(controller.topics().describe_topic(bad_id).await),
+        Some(ErrorCode::InvalidArgument)
+    );
+    let changed = v1::DescribeTopicRequest {
+        name: "taken".into(),
+        topic_id: bytes(Uuid::nil()),
+    };
+    assert_eq!(
+        code(controller.topics().describe_topic(changed).await),
+        Some(ErrorCode::TopicIdChanged)
+    );
+
+    let list = controller
+        .topics()
+        .list_topics(v1::ListTopicsRequest {})
+        .await
+        .expect("list");
+    assert_eq!(list.into_inner().topics, [taken], "nothing else was made");
+    let keys = controller
+        .topics()
+        .list_config_keys(v1::ListConfigKeysRequest {})
+        .await;
+    assert_eq!(
+        keys.expect("keys").into_inner().keys.len(),
+        talweg_types::topic_config::KEYS.len()
+    );
+    let mut cluster = ClusterServiceClient::new(controller.channel.clone());
+    let drain = cluster
+        .drain_node(v1::DrainNodeRequest { node_id: 1 })
+        .await;
+    assert_eq!(code(drain), Some(ErrorCode::NotBuilt));
+    controller.stop().await;
+}
+
+/// Killed, its partitions have no leader within the session time-out; back as a
+/// new process, it leads them in new epochs before it is told that it is in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_node_comes_back_as_a_new_incarnation() {
+    let controller = controller().await;
+    let folder = Uuid::new_v4();
+    let node = Session::begin(&controller, register(Uuid::new_v4(), folder))
+        .await
+        .expect("in");
+    let topic = controller.topic("t", 100).await;
+    let mut watch = controller.watch().await;
+    let killed = Instant::now();
+    drop(node);
+    watch
+        .until("no leaders", |w| {
+            w.seen
+                .leaders(&topic.topic_id)
+                .iter()
+                .all(|leader| *leader == (0, 1))
+        })
+        .await;
+    assert!(killed.elapsed() < Duration::from_millis(u64::from(SESSION_MS) * 2));
+    assert!(watch.seen.nodes.is_empty());
+
+    let node = Session::begin(&controller, register(Uuid::new_v4(), folder))
+        .await
+        .expect("in");
+    assert_eq!(
+        (node.registered.node_id, node.registered.incarnation),
+        (1, 2)
+    );
+    let now = controller.watch().await;
+    assert!(
+        now.seen
+            .leaders(&topic.topic_id)
+            .iter()
+            .all(|leader| *leader == (1, 2))
+    );
+    assert!(
+        now.seen
+            .partitions
+            .values()
+            .all(|p| p.leader_incarnation == 2)
+    );
+    controller.stop().await;
+}
+
+/// Two processes of one node: the older one is told to stop, and is turned away
+/// when it tries again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_process_is_fenced() {
+    let controller = controller().await;
+    let (folder, first, second) = (Uuid::new_v4(), Uuid::new_v4(), Uuid::new_v4());
+    let mut old = Session::begin(&controller, register(first, folder))
+        .await
+        .expect("in");
+    let new = Session::begin(&controller, register(second, folder))
+        .await
+        .expect("in");
+    assert_eq!(new.registered.incarnation, 2);
+    assert!(matches!(old.next().await, Ok(Answer::Fenced(_))));
+    let again = Session::begin(&controller, register(first, folder))
+        .await
+        .map(|_| ());
+    assert_eq!(again.expect_err("stale").code, ErrorCode::StaleIncarnation);
+    // The same process over another stream keeps its incarnation.
+    let same = Session::begin(&controller, register(second, folder))
+        .await
+        .expect("in");
+    assert_eq!(same.registered.incarnation, 2);
+    controller.stop().await;
+}
+
+/// What a stream may not begin or go on with ends it, with the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn streams_that_break_the_rules_end() {
+    let controller = controller().await;
+    let good = register(Uuid::new_v4(), Uuid::new_v4());
+    let firsts = [
+        (
+            Ask::Heartbeat(NodeHeartbeat::default()),
+            ErrorCode::ProtocolViolation,
+        ),
+        (
+            Ask::Register(RegisterNode::default()),
+            ErrorCode::InvalidArgument,
+        ),
+        (
+            Ask::Register(RegisterNode {
+                process_id: vec![1].into(),
+                ..good.clone()
+            }),
+            ErrorCode::InvalidArgument,
+        ),
+        (
+            Ask::Register(RegisterNode {
+                grpc_address: String::new(),
+                ..good.clone()
+            }),
+            ErrorCode::InvalidArgument,
+        ),
+        (
+            Ask::Register(RegisterNode {
+                cluster_id: bytes(Uuid::new_v4()),
+                ..good.clone()
+            }),
+            ErrorCode::ClusterIdMismatch,
+        ),
+        (
+            Ask::Register(RegisterNode {
+                folders: Vec::new(),
+                ..good.clone()
+            }),
+            ErrorCode::InvalidArgument,
+        ),
+    ];
+    for (first, expected) in firsts {
+        let (_frames, mut answers) = open(&controller, first.clone()).await;
+        let refused = next(&mut answers).await.expect_err("refused");
+        assert_eq!(refused.code, expected, "{first:?}");
+    }
+    let mut node = Session::begin(&controller, good.clone()).await.expect("in");
+    common::send(&node.frames, Ask::Register(good)).await;
+    let refused = node.next().await.expect_err("twice");
+    assert_eq!(refused.code, ErrorCode::ProtocolViolation);
+    controller.stop().await;
+}
+
+/// The second controller says where the first is, and takes over when it stops:
+/// the topics are there, the revision goes on, nobody loses leadership.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_standby_points_to_the_active_one_and_takes_over() {
+    let store = Arc::new(MemMetastore::default());
+    let first = Controller::start(store.clone()).await;
+    let second = Controller::start(store).await;
+    let asking = register(Uuid::new_v4(), Uuid::new_v4());
+    let node = Session::begin(&first, asking.clone()).await.expect("in");
+    let topic = first.topic("t", 20).await;
+    let watch = first.watch().await;
+
+    let refused = second.create(create("u", 1)).await.expect_err("standby");
+    assert_eq!(refused.code, ErrorCode::NotController);
+    let Some(Details::Leader(hint)) = refused.details else {
+        panic!("no hint")
+    };
+    assert_eq!(
+        hint.addresses,
+        [format!("http://{}", first.handle.grpc_addr())]
+    );
+
+    first.stop().await;
+    within("the takeover", second.handle.wait_active()).await;
+    drop(node);
+    let again = Session::begin(&second, asking).await.expect("in");
+    assert_eq!(again.registered.incarnation, 1, "the same process");
+    let now = second.watch().await;
+    assert!(
+        now.seen.revision > watch.seen.revision,
+        "the revision goes on"
+    );
+    assert_eq!(
+        now.seen.leaders(&topic.topic_id),
+        watch.seen.leaders(&topic.topic_id)
+    );
+    second.topic("u", 1).await;
+    second.stop().await;
+}
+
+/// Ten thousand partitions: created, lost and led again; no message above the
+/// limit of default stubs, and a limit that holds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_partitions() {
+    let controller = controller().await;
+    let folder = Uuid::new_v4();
+    let node = Session::begin(&controller, register(Uuid::new_v4(), folder))
+        .await
+        .expect("in");
+    let mut watch = controller.watch().await;
+    let began = Instant::now();
+    let topic = controller.topic("large", 10_000).await;
+    println!("created in {:?}", began.elapsed());
+    watch
+        .until("all", |w| w.seen.leaders(&topic.topic_id).len() == 10_000)
+        .await;
+    let refused = controller
+        .create(create("more", 1))
+        .await
+        .expect_err("full");
+    let Some(Details::Limit(limit)) = refused.details else {
+        panic!("{refused}")
+    };
+    assert_eq!((limit.limit, limit.actual), (10_000, 10_001));
+
+    let restarted = Instant::now();
+    drop(node);
+    let node = Session::begin(&controller, register(Uuid::new_v4(), folder))
+        .await
+        .expect("in");
+    println!("led again after {:?}", restarted.elapsed());
+    watch
+        .until("raised", |w| {
+            w.seen
+                .partitions
+                .values()
+                .all(|p| p.leader_incarnation == node.registered.incarnation)
+        })
+        .await;
+    // Default stubs take 4 MiB; this client is one.
+    let fresh = controller.watch().await;
+    assert_eq!(fresh.seen, watch.seen);
+    controller.stop().await;
+}
+
+/// A watcher that reads nothing costs nobody anything, and when it reads again
+/// it gets a whole new picture.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_watcher_that_stalls_begins_again_with_a_snapshot() {
+    let controller = controller().await;
+    let _node = Session::fresh(&controller).await;
+    controller.topic("t", 3_000).await;
+    let mut stalled = controller.watch().await;
+    // Each change of a setting tells the whole topic again: the queues fill.
+    for i in 0..300 {
+        let alter = v1::AlterTopicRequest {
+            name: "t".into(),
+            config: HashMap::from([("retention.ms".into(), format!("{}", 1_000 + i))]),
+            ..Default::default()
+        };
+        controller
+            .topics()
+            .alter_topic(alter)
+            .await
+            .expect("altered");
+    }
+    let now = controller.watch().await;
+    stalled
+        .until("the present", |w| w.seen.revision >= now.seen.revision)
+        .await;
+    assert_eq!(stalled.seen, now.seen);
+    assert!(stalled.snapshots > 1, "it was not told every change");
+    controller.stop().await;
+}
+
+/// Blocks of producer ids from many callers at once never overlap.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn producer_ids_are_given_out_once() {
+    let controller = controller().await;
+    let calls: Vec<_> = (0..50)
+        .map(|_| {
+            let mut client = controller.client();
+            tokio::spawn(async move {
+                let request = AllocateProducerIdsRequest { count: 1_000 };
+                client
+                    .allocate_producer_ids(request)
+                    .await
+                    .expect("a block")
+                    .into_inner()
+            })
+        })
+        .collect();
+    let mut firsts = Vec::new();
+    for call in calls {
+        let block = call.await.expect("join");
+        assert_eq!(block.count, 1_000);
+        firsts.push(block.first);
+    }
+    firsts.sort_unstable();
+    assert!(
+        firsts.windows(2).all(|pair| pair[1] - pair[0] >= 1_000),
+        "{firsts:?}"
+    );
+    let none = controller
+        .client()
+        .allocate_producer_ids(AllocateProducerIdsRequest { count: 0 });
+    assert_eq!(code(none.await), Some(ErrorCode::InvalidArgument));
+    controller.stop().await;
+}
+
+/// Gateways are seen while their session lives, and gone at their goodbye.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn gateways_come_and_go() {
+    let controller = controller().await;
+    let mut watch = controller.watch().await;
+    let asking = RegisterNode {
+        plane: v1::Plane::Gateway.into(),
+        folders: Vec::new(),
+        ..register(Uuid::new_v4(), Uuid::nil())
+    };
+    let gateway = Session::begin(&controller, asking).await.expect("in");
+    let id = gateway.registered.node_id;
+    watch
+        .until("the gateway", |w| w.seen.nodes.contains_key(&id))
+        .await;
+    assert_eq!(watch.seen.nodes[&id].plane(), v1::Plane::Gateway);
+    let mut cluster = ClusterServiceClient::new(controller.channel.clone());
+    let described = cluster
+        .describe_cluster(v1::DescribeClusterRequest {})
+        .await;
+    let described = described.expect("described").into_inner();
+    assert_eq!(
+        described.controller_address,
+        format!("http://{}", controller.handle.grpc_addr())
+    );
+    assert!(described.nodes[0].alive);
+    let left = Instant::now();
+    gateway.leave().await;
+    watch
+        .until("its goodbye", |w| w.seen.nodes.is_empty())
+        .await;
+    assert!(
+        left.elapsed() < Duration::from_millis(u64::from(SESSION_MS) / 2),
+        "at once"
+    );
+    controller.stop().await;
+}
+
+/// A setting that cannot work is refused at start, by name.
+#[tokio::test]
+async fn bad_settings_are_refused_at_start() {
+    let bad = ControllerConfig {
+        session_timeout_ms: 1,
+        ..config()
+    };
+    let refused = talweg_controller::start(bad, Arc::new(MemMetastore::default())).await;
+    let error = refused.map(|_| ()).expect_err("refused").to_string();
+    assert!(error.contains("session_timeout_ms"), "{error}");
+    let _ = Refusal::internal("");
+}
