@@ -1,9 +1,24 @@
-//! The command line.
+//! Talweg's command line: everything that `talweg` and the demo do.
+//!
+//! [`run()`] takes the words of a command line and gives an exit code. Commands
+//! are thin: they read options, call the client, and print; what can be decided
+//! without IO (lines, formats, proofs, schedules, ends) is apart and pure.
+
 pub mod args;
-pub mod bench;
-pub mod consume;
-pub mod failure;
+mod bench;
+mod connect;
+mod consume;
+#[cfg(feature = "dev")]
+mod dev;
+mod failure;
 pub mod flights;
-pub mod produce;
-pub mod shapes;
-pub mod text;
+#[cfg(feature = "log")]
+mod log;
+mod out;
+mod produce;
+mod run;
+mod shapes;
+mod text;
+mod topic;
+
+pub use run::run;

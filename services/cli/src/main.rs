@@ -1,3 +1,7 @@
-//! `talweg`.
+//! `talweg`: the command line. Everything is in the library.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    talweg::run(std::env::args_os())
+}

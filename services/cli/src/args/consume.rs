@@ -115,3 +115,14 @@ fn milliseconds(text: &str) -> Result<i64, String> {
         _ => Err("a time before 1970".into()),
     }
 }
+
+impl From<Start> for talweg_client::StartAt {
+    fn from(start: Start) -> Self {
+        match start {
+            Start::Earliest => Self::Earliest,
+            Start::Latest => Self::Latest,
+            Start::Offset(offset) => Self::Offset(offset),
+            Start::Time(ms) => Self::TimestampMs(ms),
+        }
+    }
+}

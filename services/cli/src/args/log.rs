@@ -18,9 +18,9 @@ pub enum LogCommand {
 Works on a live log too: what is read is what the files hold at that moment.
 
 Examples:
-  talweg log dump talweg-data/storage/logs/<topic id>-0
-  talweg log dump talweg-data/storage/logs/<topic id>-0 --verify
-  talweg log dump talweg-data/storage/logs/<topic id>-0 --digest --to 1000 --json")]
+  talweg log dump talweg-data/storage/<topic id>-0
+  talweg log dump talweg-data/storage/<topic id>-0 --verify
+  talweg log dump talweg-data/storage/<topic id>-0 --digest --to 1000 --json")]
 pub struct DumpArgs {
     /// A segment file or a partition folder.
     pub path: PathBuf,
@@ -37,11 +37,22 @@ pub struct DumpArgs {
 
 /// What to find.
 #[derive(clap::Args, Debug, Clone)]
-#[command(after_help = "Example:\n  talweg log lookup talweg-data/storage/logs/<topic id>-0 12345")]
+#[command(after_help = "\
+Without --index the sparse index is made by scanning the segment, with one entry every --interval bytes as the server
+makes it. With --index the server's own store is asked; the server must be stopped, since the store has one owner.
+
+Example:
+  talweg log lookup talweg-data/storage/<topic id>-0 12345")]
 pub struct LookupArgs {
-    /// A partition folder.
+    /// A segment file or a partition folder.
     pub path: PathBuf,
     /// The offset.
     #[arg(value_parser = clap::value_parser!(i64).range(0..))]
     pub offset: i64,
+    /// The topic's index.interval.bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(256..=1 << 30))]
+    pub interval: u32,
+    /// Folder of the index store of a stopped server.
+    #[arg(long, value_name = "DIR")]
+    pub index: Option<PathBuf>,
 }

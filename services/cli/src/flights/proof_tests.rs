@@ -15,7 +15,7 @@ const SENT: &[Row] = &[
 
 fn record(row: &Row) -> RecordRef<'static> {
     RecordRef {
-        key: (!row.0.is_empty()).then(|| row.0.as_bytes()),
+        key: (!row.0.is_empty()).then_some(row.0.as_bytes()),
         value: Some(row.1.as_bytes()),
         timestamp_ms: row.2,
     }

@@ -7,11 +7,14 @@
 
 use crate::args::ProduceArgs;
 use bytes::Bytes;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, BufReader, Read};
 use talweg_types::limits;
 
 /// No topic takes a longer record, so no longer line is kept.
 pub const LINE_BYTES_MAX: usize = limits::MAX_RECORD_BYTES_RANGE.1 as usize;
+
+/// What is read from the input at once.
+const BUFFER_BYTES: usize = 64 * 1024;
 
 /// One line of input.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,28 +27,31 @@ pub enum Line {
 
 /// Lines of a reader, numbered from 1.
 pub struct Lines<R> {
-    input: R,
+    input: BufReader<R>,
     limit: usize,
     number: u64,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: Read> Lines<R> {
     /// Lines of `input` up to [`LINE_BYTES_MAX`].
     pub fn new(input: R) -> Self {
-        Self {
-            input,
-            limit: LINE_BYTES_MAX,
-            number: 0,
-        }
+        Self::over(
+            BufReader::with_capacity(BUFFER_BYTES, input),
+            LINE_BYTES_MAX,
+        )
     }
 
-    #[cfg(test)]
-    fn with_limit(input: R, limit: usize) -> Self {
+    fn over(input: BufReader<R>, limit: usize) -> Self {
         Self {
             input,
             limit,
             number: 0,
         }
+    }
+
+    /// A whole line can be had without waiting for the input.
+    pub fn has_line(&self) -> bool {
+        self.input.buffer().contains(&b'\n')
     }
 
     /// The next line with its number, `None` at the end. A last line without a
@@ -135,11 +141,10 @@ fn find(line: &[u8], separator: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufReader, Read};
 
     fn lines(input: &[u8], limit: usize) -> Vec<(u64, Line)> {
         // A buffer of three bytes: lines cross its edges in every way.
-        let mut lines = Lines::with_limit(BufReader::with_capacity(3, input), limit);
+        let mut lines = Lines::over(BufReader::with_capacity(3, input), limit);
         std::iter::from_fn(|| lines.next_line().expect("memory does not fail")).collect()
     }
 
@@ -190,7 +195,7 @@ mod tests {
                 Err(io::Error::other("broken"))
             }
         }
-        let mut lines = Lines::new(BufReader::new((&b"half"[..]).chain(Broken)));
+        let mut lines = Lines::new((&b"half"[..]).chain(Broken));
         assert!(lines.next_line().is_err());
     }
 
