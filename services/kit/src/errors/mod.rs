@@ -11,6 +11,11 @@ mod json;
 mod status;
 mod table;
 
+#[cfg(test)]
+mod page;
+#[cfg(test)]
+mod tests;
+
 pub use table::{Row, all_codes, name, row};
 
 use std::fmt;
