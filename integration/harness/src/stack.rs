@@ -84,7 +84,7 @@ impl Stack {
         let temp = TempDir::with_prefix("talweg-test-").expect("temp folder");
         let folder = temp.path().to_owned();
         let controller_port = free_port();
-        let controllers = format!("controllers=[\"http://127.0.0.1:{controller_port}\"]");
+        let controllers = format!("controllers=http://127.0.0.1:{controller_port}");
         let mut controller = plan.process(
             "controller",
             0,
@@ -92,7 +92,7 @@ impl Stack {
             vec![
                 listen("grpc", controller_port),
                 listen("http", free_port()),
-                format!("data_dir=\"{}\"", folder.join("controller").display()),
+                format!("data_dir={}", folder.join("controller").display()),
             ],
         );
         controller.start(START);
@@ -109,7 +109,7 @@ impl Stack {
                     vec![
                         listen("grpc", *port),
                         listen("http", free_port()),
-                        format!("data_dirs=[\"{}\"]", data.display()),
+                        format!("data_dirs={}", data.display()),
                         controllers.clone(),
                     ],
                 )
@@ -180,7 +180,7 @@ impl Stack {
 }
 
 fn listen(plane: &str, port: u16) -> String {
-    format!("{plane}=\"127.0.0.1:{port}\"")
+    format!("{plane}=127.0.0.1:{port}")
 }
 
 impl StackBuilder {
