@@ -1,4 +1,4 @@
-//! gRPC servers and channels with the settings that long-lived streams need,
+//! gRPC servers and channels (and the HTTP server) with the settings that long-lived streams need,
 //! the same on both sides: large windows and frames, keep-alive, TCP_NODELAY,
 //! and a shutdown that ends.
 
@@ -7,14 +7,21 @@ mod calls;
 mod channel;
 mod connection;
 mod counted;
+mod http;
+mod listen;
 mod methods;
 mod server;
+
+#[cfg(test)]
+mod tests;
 
 pub use builtin::add_builtin;
 pub use calls::CallOptions;
 pub use channel::{ChannelOptions, InvalidUrl, channel};
 pub use connection::Connection;
-pub use server::{ServerHandle, ServerOptions, StopReport, serve};
+pub use http::{HttpServer, serve_http};
+pub use listen::StopReport;
+pub use server::{ServerHandle, ServerOptions, serve};
 
 use std::{io, time::Duration};
 use tokio::net::TcpListener;

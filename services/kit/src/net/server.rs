@@ -1,37 +1,18 @@
 //! A gRPC server over a socket that is already bound.
-//!
-//! One task accepts, one task per connection serves. A failure to accept is
-//! logged and never ends the loop. Stopping is bounded: connections are told to
-//! finish (GOAWAY), get `drain` to do so, and are then dropped, because HTTP/2's
-//! own graceful shutdown waits as long as any stream lives.
 
 use super::{
     CONNECTION_WINDOW_BYTES, Connection, HEADER_LIST_BYTES, HTTP2_FRAME_BYTES, KEEP_ALIVE_INTERVAL,
     KEEP_ALIVE_TIMEOUT, STREAM_WINDOW_BYTES, STREAMS_PER_CONNECTION,
     calls::{CallOptions, Calls},
     counted::ConnectionService,
+    listen::{Listening, Protocol, StopReport, listen},
 };
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::{
-    io,
-    net::SocketAddr,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tonic::{service::Routes, transport::server::TcpConnectInfo};
-
-/// After a failure to accept for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// A client that has connected must say something within this.
-const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Settings of a server; the defaults are those of every Talweg process.
 #[derive(Clone, Debug)]
@@ -60,36 +41,14 @@ impl Default for ServerOptions {
     }
 }
 
-/// How a server's connections ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct StopReport {
-    /// Open when the server was told to stop.
-    pub open: usize,
-    /// Of these, dropped at the end of the drain time.
-    pub forced: usize,
-}
-
 /// A running server. Dropping it without [`stop`](Self::stop) ends it at once.
 #[derive(Debug)]
 pub struct ServerHandle {
-    addr: SocketAddr,
-    shared: Arc<Shared>,
-    accepting: Option<tokio::task::JoinHandle<()>>,
+    listening: Listening,
 }
 
-#[derive(Debug)]
-struct Shared {
-    options: ServerOptions,
-    calls: Arc<Calls>,
-    connections: TaskTracker,
-    open: AtomicUsize,
-    /// Stop accepting, send GOAWAY.
-    draining: CancellationToken,
-    /// Drop what is left.
-    force: CancellationToken,
-}
-
-/// Serves `routes` on `listener` until the handle is stopped or dropped.
+/// Serves `routes` on `listener` until the handle is stopped or dropped. A
+/// failure to accept never ends it.
 ///
 /// # Errors
 /// The listener's own address could not be read.
@@ -98,159 +57,72 @@ pub fn serve(
     routes: Routes,
     options: ServerOptions,
 ) -> io::Result<ServerHandle> {
-    let addr = listener.local_addr()?;
-    let shared = Arc::new(Shared {
+    let connections_max = options.connections_max;
+    let grpc = Grpc {
+        routes: routes.prepare(),
         calls: Arc::new(Calls::new(&options.calls)),
-        options,
-        connections: TaskTracker::new(),
-        open: AtomicUsize::new(0),
-        draining: CancellationToken::new(),
-        force: CancellationToken::new(),
-    });
-    let accepting = tokio::spawn(accept(listener, routes.prepare(), shared.clone()));
-    Ok(ServerHandle {
-        addr,
-        shared,
-        accepting: Some(accepting),
-    })
+        builder: builder(&options),
+    };
+    let listening = listen(listener, grpc, connections_max)?;
+    Ok(ServerHandle { listening })
 }
 
 impl ServerHandle {
     /// Where it listens; the real port where 0 was asked for.
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.listening.addr()
     }
 
     /// Connections open now.
     pub fn connections(&self) -> usize {
-        self.shared.open.load(Ordering::Relaxed)
+        self.listening.connections()
     }
 
     /// Stops accepting and closes the listening socket, tells connections to
-    /// finish, waits for them at most `drain`, drops what is left. Tell the
-    /// handlers of long streams before: they end only when these do.
-    pub async fn stop(mut self, drain: Duration) -> StopReport {
-        self.shared.draining.cancel();
-        if let Some(accepting) = self.accepting.take() {
-            // It has no way to fail but a panic, which was reported by then.
-            drop(accepting.await);
-        }
-        let connections = &self.shared.connections;
-        let open = connections.len();
-        connections.close();
-        let forced = match tokio::time::timeout(drain, connections.wait()).await {
-            Ok(()) => 0,
-            Err(_) => connections.len(),
+    /// finish (GOAWAY), waits for them at most `drain`, drops what is left.
+    /// Tell the handlers of long streams before: a connection ends only when
+    /// its last stream does.
+    pub async fn stop(self, drain: Duration) -> StopReport {
+        self.listening.stop(drain).await
+    }
+}
+
+struct Grpc {
+    routes: Routes,
+    calls: Arc<Calls>,
+    builder: http2::Builder<TokioExecutor>,
+}
+
+impl Protocol for Grpc {
+    async fn serve(
+        &self,
+        stream: TcpStream,
+        connection: Arc<Connection>,
+        draining: CancellationToken,
+    ) {
+        let peer = connection.peer();
+        let service = ConnectionService {
+            routes: self.routes.clone(),
+            calls: self.calls.clone(),
+            tcp: TcpConnectInfo {
+                local_addr: stream.local_addr().ok(),
+                remote_addr: Some(peer),
+            },
+            connection,
         };
-        self.shared.force.cancel();
-        connections.wait().await;
-        StopReport { open, forced }
-    }
-}
-
-impl Drop for ServerHandle {
-    fn drop(&mut self) {
-        self.shared.draining.cancel();
-        self.shared.force.cancel();
-    }
-}
-
-async fn accept(listener: TcpListener, routes: Routes, shared: Arc<Shared>) {
-    let mut next_id = 1;
-    loop {
-        let accepted = tokio::select! {
+        let serving = self.builder.serve_connection(TokioIo::new(stream), service);
+        let mut serving = pin!(serving);
+        let served = tokio::select! {
             biased;
-            () = shared.draining.cancelled() => return,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                let connection = Arc::new(Connection::new(next_id, peer));
-                next_id += 1;
-                start(stream, connection, &routes, &shared);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
-                if !is_about_one_connection(&error) {
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-}
-
-/// The client went before it was accepted; the next one may be fine.
-fn is_about_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind as Kind;
-    matches!(
-        error.kind(),
-        Kind::ConnectionAborted | Kind::ConnectionReset | Kind::ConnectionRefused
-    )
-}
-
-fn start(stream: TcpStream, connection: Arc<Connection>, routes: &Routes, shared: &Arc<Shared>) {
-    if shared.open.load(Ordering::Relaxed) >= shared.options.connections_max {
-        tracing::warn!(
-            peer = %connection.peer(),
-            limit = shared.options.connections_max,
-            "connection refused: too many are open"
-        );
-        return;
-    }
-    shared.open.fetch_add(1, Ordering::Relaxed);
-    let open = OpenGuard(shared.clone());
-    let service = ConnectionService {
-        routes: routes.clone(),
-        calls: shared.calls.clone(),
-        tcp: TcpConnectInfo {
-            local_addr: stream.local_addr().ok(),
-            remote_addr: Some(connection.peer()),
-        },
-        connection,
-    };
-    shared.connections.spawn(serve_one(stream, service, open));
-}
-
-struct OpenGuard(Arc<Shared>);
-
-impl Drop for OpenGuard {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-async fn serve_one(stream: TcpStream, service: ConnectionService, open: OpenGuard) {
-    let shared = &open.0;
-    let peer = service.connection.peer();
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "TCP_NODELAY refused");
-    }
-    let spoke = tokio::select! {
-        biased;
-        () = shared.draining.cancelled() => return,
-        spoke = tokio::time::timeout(FIRST_BYTE_TIMEOUT, stream.readable()) => spoke,
-    };
-    if !matches!(spoke, Ok(Ok(()))) {
-        tracing::debug!(%peer, "connection closed: it said nothing");
-        return;
-    }
-    let mut serving =
-        pin!(builder(&shared.options).serve_connection(TokioIo::new(stream), service));
-    let mut draining = pin!(shared.draining.cancelled());
-    let mut told = false;
-    let served = loop {
-        tokio::select! {
-            biased;
-            () = shared.force.cancelled() => return,
-            () = &mut draining, if !told => {
-                told = true;
+            () = draining.cancelled() => {
                 serving.as_mut().graceful_shutdown();
+                serving.await
             }
-            served = &mut serving => break served,
+            served = &mut serving => served,
+        };
+        if let Err(error) = served {
+            tracing::debug!(%peer, %error, "connection ended");
         }
-    };
-    if let Err(error) = served {
-        tracing::debug!(%peer, %error, "connection ended");
     }
 }
 
