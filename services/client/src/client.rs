@@ -107,8 +107,8 @@ impl Client {
         first
     }
 
-    /// Asks this one first from now on.
-    fn prefer(&self, hinted: &str) {
+    /// Asks this one first from now on; one that is not known is added.
+    pub fn prefer(&self, hinted: &str) {
         let mut servers = self.shared.servers.lock();
         match servers.iter().position(|server| &**server == hinted) {
             Some(at) => servers.swap(0, at),

@@ -348,30 +348,29 @@ impl FetchCore {
     }
 
     fn on_data(&mut self, link: LinkId, position: v1::PartitionPosition, data: Data) {
-        if let Some(source) = self.sources.get_mut(&link) {
-            source.on_payload(data.payload_bytes(), data.record_count());
-        }
-        let Some(part) = self.part_of(&position) else {
+        let Some(key) = key_of(&position.topic_id, position.partition) else {
             return;
         };
-        let partition = part.interest.partition;
-        part.on_progress(&position);
-        if let Some(epoch) = data.last_epoch() {
+        let data = FetchData::new(key, position, data);
+        if let Some(source) = self.sources.get_mut(&link) {
+            source.on_payload(data.payload_bytes, data.records);
+        }
+        let Some(part) = self.part_of(&data.position) else {
+            return;
+        };
+        part.on_progress(&data.position);
+        if let Some(epoch) = data.last_epoch {
             part.interest.last_epoch = Some(epoch);
         }
         if !std::mem::replace(&mut part.started, true) {
-            let next_offset = data.first_offset().unwrap_or(position.next_offset);
+            let next_offset = data.first_offset().unwrap_or(data.position.next_offset);
             let begin = v1::PartitionPosition {
                 next_offset,
-                ..position.clone()
+                ..data.position.clone()
             };
             self.events.push(FetchEvent::Started(begin));
         }
-        self.events.push(FetchEvent::Data(FetchData {
-            partition,
-            position,
-            data,
-        }));
+        self.events.push(FetchEvent::Data(data));
     }
 
     fn on_position(&mut self, position: v1::PartitionPosition) {

@@ -68,6 +68,53 @@ pub struct FetchData {
     /// Where the reader stands after it.
     pub position: v1::PartitionPosition,
     pub data: Data,
+    /// As counted against credit.
+    pub payload_bytes: i64,
+    /// As counted against credit: for batches, what their headers state.
+    pub records: i64,
+    /// Leader epoch of the last batch; `None` without any.
+    pub last_epoch: Option<i32>,
+}
+
+impl FetchData {
+    pub(super) fn new(
+        partition: TopicPartition,
+        position: v1::PartitionPosition,
+        data: Data,
+    ) -> Self {
+        let (mut records, mut last_epoch) = (0, None);
+        let payload = match &data {
+            Data::Batches { bytes, .. } => {
+                for header in batch_headers(bytes) {
+                    records += i64::from(header.records);
+                    last_epoch = Some(header.epoch);
+                }
+                bytes.len()
+            }
+            Data::Records(thin) => {
+                records = thin.len() as i64;
+                last_epoch = thin.last().map(|it| it.leader_epoch);
+                thin.iter().map(crate::payload::fetched_record_bytes).sum()
+            }
+        };
+        let payload_bytes = i64::try_from(payload).unwrap_or(i64::MAX);
+        Self {
+            partition,
+            position,
+            data,
+            payload_bytes,
+            records,
+            last_epoch,
+        }
+    }
+
+    /// The offset that was due.
+    pub(super) fn first_offset(&self) -> Option<i64> {
+        match &self.data {
+            Data::Batches { first_offset, .. } => Some(*first_offset),
+            Data::Records(records) => records.first().map(|it| it.offset),
+        }
+    }
 }
 
 /// In the form that was asked for.
@@ -80,46 +127,6 @@ pub enum Data {
         bytes: Bytes,
     },
     Records(Vec<v1::FetchedRecord>),
-}
-
-impl Data {
-    /// As counted against credit.
-    pub fn payload_bytes(&self) -> i64 {
-        let bytes = match self {
-            Self::Batches { bytes, .. } => bytes.len(),
-            Self::Records(records) => records
-                .iter()
-                .map(crate::payload::fetched_record_bytes)
-                .sum(),
-        };
-        i64::try_from(bytes).unwrap_or(i64::MAX)
-    }
-
-    /// As counted against credit: records that the batches state.
-    pub fn record_count(&self) -> i64 {
-        match self {
-            Self::Batches { bytes, .. } => {
-                batch_headers(bytes).map(|it| i64::from(it.records)).sum()
-            }
-            Self::Records(records) => records.len() as i64,
-        }
-    }
-
-    /// The offset that was due.
-    pub(super) fn first_offset(&self) -> Option<i64> {
-        match self {
-            Self::Batches { first_offset, .. } => Some(*first_offset),
-            Self::Records(records) => records.first().map(|it| it.offset),
-        }
-    }
-
-    /// Leader epoch of the last batch.
-    pub(super) fn last_epoch(&self) -> Option<i32> {
-        match self {
-            Self::Batches { bytes, .. } => batch_headers(bytes).last().map(|it| it.epoch),
-            Self::Records(records) => records.last().map(|it| it.leader_epoch),
-        }
-    }
 }
 
 struct BriefHeader {

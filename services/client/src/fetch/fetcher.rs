@@ -155,7 +155,7 @@ impl Fetcher {
         let held = &mut self.held_bytes;
         self.events.retain(|event| match event {
             FetchEvent::Data(data) if data.partition == partition => {
-                *held -= data.data.payload_bytes();
+                *held -= data.payload_bytes;
                 false
             }
             FetchEvent::Started(at) | FetchEvent::Position(at) => key_of(at) != Some(partition),
@@ -175,7 +175,7 @@ impl Fetcher {
                 .set_target(self.credit_bytes - self.held_bytes);
             for event in self.upstream.next().await {
                 if let FetchEvent::Data(data) = &event {
-                    self.held_bytes += data.data.payload_bytes();
+                    self.held_bytes += data.payload_bytes;
                 }
                 self.events.push_back(event);
             }
@@ -185,7 +185,7 @@ impl Fetcher {
     fn note(&mut self, event: &FetchEvent) {
         match event {
             FetchEvent::Data(data) => {
-                self.held_bytes -= data.data.payload_bytes();
+                self.held_bytes -= data.payload_bytes;
                 self.positions.insert(data.partition, data.position.clone());
             }
             FetchEvent::Started(at) | FetchEvent::Position(at) => {

@@ -1,0 +1,139 @@
+//! What every part of a gateway shares: settings, the view, the way to the
+//! controller, producer ids, and whether the process stops.
+
+use crate::{config::GatewayConfig, ids::ProducerIds, metrics::GatewayMetrics};
+use rand::Rng;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+use talweg_client::{Client, clock::Clock, pool::ChannelPool, view::SharedView};
+use talweg_kit::{
+    data_stream::PeerInfo,
+    errors::{ErrorCode, Refusal},
+    net::CONNECTION_GRANT_BYTES,
+};
+use talweg_types::limits;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::Instant,
+};
+
+/// The process is told to stop; streams end at `deadline`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drain {
+    /// When streams are closed.
+    pub deadline: Instant,
+}
+
+/// A gateway.
+pub struct Node {
+    pub config: GatewayConfig,
+    /// Topics, leaders, nodes; as it was while no controller is there.
+    pub view: SharedView,
+    /// The controllers.
+    pub controller: Client,
+    /// Connections to leaders.
+    pub pool: ChannelPool,
+    pub ids: ProducerIds,
+    pub metrics: GatewayMetrics,
+    pub clock: Clock,
+    id: AtomicU32,
+    streams: Arc<Semaphore>,
+    drain: watch::Sender<Option<Drain>>,
+}
+
+impl Node {
+    pub fn new(
+        config: GatewayConfig,
+        controller: Client,
+        ids: ProducerIds,
+        metrics: GatewayMetrics,
+    ) -> Self {
+        Self {
+            view: SharedView::default(),
+            pool: ChannelPool::new(Duration::from_secs(2)),
+            controller,
+            ids,
+            metrics,
+            clock: Clock::default(),
+            id: AtomicU32::new(config.node_id),
+            streams: Arc::new(Semaphore::new(config.streams_max)),
+            drain: watch::Sender::new(None),
+            config,
+        }
+    }
+
+    /// Its id; 0 before the controller has given one.
+    pub fn id(&self) -> u32 {
+        self.id.load(Ordering::Relaxed)
+    }
+
+    pub fn set_id(&self, id: u32) {
+        self.id.store(id, Ordering::Relaxed);
+    }
+
+    /// A place among the streams.
+    pub fn admit(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+        if self.draining().is_some() {
+            return Err(draining());
+        }
+        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
+            let limit = self.config.streams_max;
+            let message = format!("this gateway serves at most {limit} streams");
+            Refusal::new(ErrorCode::Throttled, message)
+                .with_limit("streams_max", limit as u64, limit as u64 + 1, "streams")
+                .retry_after(1_000)
+        })
+    }
+
+    /// When an idle stream says that it lives.
+    pub fn heartbeat_wait(&self) -> Duration {
+        let (low, high) = self.config.heartbeat_ms;
+        // Margin, so that the promise "at least every `high`" is kept.
+        let high = high.saturating_sub(high / 20).max(low);
+        Duration::from_millis(rand::rng().random_range(low.min(high)..=high))
+    }
+
+    /// As told to clients, milliseconds.
+    pub fn heartbeat_interval_ms(&self) -> u32 {
+        u32::try_from(self.config.heartbeat_ms.1).unwrap_or(u32::MAX)
+    }
+
+    /// Begins to stop: streams are told and end at the deadline.
+    pub fn start_drain(&self, drain: Duration) {
+        self.drain.send_replace(Some(Drain {
+            deadline: Instant::now() + drain,
+        }));
+    }
+
+    pub fn draining(&self) -> Option<Drain> {
+        *self.drain.borrow()
+    }
+
+    pub fn watch_drain(&self) -> watch::Receiver<Option<Drain>> {
+        self.drain.subscribe()
+    }
+}
+
+/// A new stream while the process stops.
+pub fn draining() -> Refusal {
+    Refusal::unavailable("this gateway is stopping").retry_after(200)
+}
+
+/// Unanswered bytes that a Produce stream may have: the streams of a connection
+/// share what a connection may be granted.
+pub fn produce_grant(peer: &PeerInfo) -> u64 {
+    let streams = peer
+        .connection
+        .as_ref()
+        .map_or(1, |connection| connection.streams())
+        .max(1);
+    (CONNECTION_GRANT_BYTES / streams as u64).clamp(
+        limits::PRODUCE_CREDIT_BYTES_MIN,
+        limits::PRODUCE_CREDIT_BYTES,
+    )
+}
