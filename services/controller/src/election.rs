@@ -39,7 +39,8 @@ pub struct Leadership {
     revision: Mutex<Revision>,
     /// Cancelled when the lease is known to be over.
     pub lost: CancellationToken,
-    _keep_alive: AbortOnDropHandle<()>,
+    /// Taken when it resigns.
+    keep_alive: Mutex<Option<AbortOnDropHandle<()>>>,
 }
 
 impl Candidate {
@@ -94,7 +95,7 @@ impl Candidate {
                     lease: lease.id,
                     revision: Mutex::new(revision),
                     lost,
-                    _keep_alive: AbortOnDropHandle::new(tokio::spawn(keeping)),
+                    keep_alive: Mutex::new(Some(AbortOnDropHandle::new(tokio::spawn(keeping)))),
                 }))
             }
             TxnOutcome::Refused { current, .. } => {
@@ -195,8 +196,15 @@ impl Leadership {
         Err(StoreError::NotElected)
     }
 
-    /// Gives the election key back, so that another need not wait.
+    /// Gives the election key back, so that another need not wait. Nothing of
+    /// this leadership holds the store when it returns.
     pub async fn resign(&self, store: &dyn Metastore) {
+        let keep_alive = self.keep_alive.lock().take();
+        if let Some(keep_alive) = keep_alive {
+            keep_alive.abort();
+            // It was cancelled, or it had ended.
+            let _ = keep_alive.await;
+        }
         let revoked = tokio::time::timeout(RESIGN_TIMEOUT, store.revoke(self.lease)).await;
         if !matches!(
             revoked,

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 use talweg_controller::{ControllerConfig, REVISION_HEADER};
-use talweg_kit::errors::{ErrorCode, Refusal};
+use talweg_kit::errors::ErrorCode;
 use talweg_metastore_mem::MemMetastore;
 use talweg_proto::{
     controller::v1::{
@@ -551,9 +551,8 @@ async fn producer_ids_are_given_out_once() {
         firsts.windows(2).all(|pair| pair[1] - pair[0] >= 1_000),
         "{firsts:?}"
     );
-    let none = controller
-        .client()
-        .allocate_producer_ids(AllocateProducerIdsRequest { count: 0 });
+    let mut client = controller.client();
+    let none = client.allocate_producer_ids(AllocateProducerIdsRequest { count: 0 });
     assert_eq!(code(none.await), Some(ErrorCode::InvalidArgument));
     controller.stop().await;
 }
@@ -606,5 +605,4 @@ async fn bad_settings_are_refused_at_start() {
     let refused = talweg_controller::start(bad, Arc::new(MemMetastore::default())).await;
     let error = refused.map(|_| ()).expect_err("refused").to_string();
     assert!(error.contains("session_timeout_ms"), "{error}");
-    let _ = Refusal::internal("");
 }

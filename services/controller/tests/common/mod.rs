@@ -158,7 +158,8 @@ pub async fn open(
 ) {
     let (frames, queue) = mpsc::channel(8);
     send(&frames, first).await;
-    let opened = controller.client().node_session(ReceiverStream::new(queue));
+    let mut client = controller.client();
+    let opened = client.node_session(ReceiverStream::new(queue));
     (
         frames,
         within("the stream", opened)
