@@ -1,11 +1,10 @@
 //! The planes of `talweg dev`.
 
 use crate::{args::DevArgs, failure::Failure};
-use std::{fmt::Display, net::SocketAddr, sync::Arc, time::Duration};
-use talweg_controller::ControllerConfig;
-use talweg_gateway::GatewayConfig;
+use std::{fmt::Display, net::SocketAddr, time::Duration};
+use talweg_controller::{ControllerConfig, ControllerHandle};
+use talweg_gateway::{GatewayConfig, GatewayHandle};
 use talweg_kit::errors::{ErrorCode, Refusal};
-use talweg_metastore_rocks::RocksMetastore;
 use talweg_storage::StorageConfig;
 use tokio::time::timeout;
 
@@ -23,9 +22,9 @@ const INDEX_BUFFER_BYTES: u64 = 8 << 20;
 
 /// All of them, running.
 pub struct Planes {
-    controller: talweg_controller::Handle,
+    controller: ControllerHandle,
     storage: talweg_storage::Handle,
-    gateway: talweg_gateway::Handle,
+    gateway: GatewayHandle,
 }
 
 impl Planes {
@@ -64,8 +63,10 @@ impl Planes {
 
     /// Resolves when a plane cannot go on.
     pub async fn failed(&self) -> Refusal {
-        let why = self.storage.join().await;
-        Refusal::internal(format!("storage stopped: {why}"))
+        tokio::select! {
+            why = self.controller.join() => Refusal::internal(format!("the controller stopped: {why}")),
+            why = self.storage.join() => Refusal::internal(format!("storage stopped: {why}")),
+        }
     }
 
     /// Clients first, while storage still answers; then storage, then the controller.
@@ -76,19 +77,21 @@ impl Planes {
     }
 }
 
-async fn start_controller(args: &DevArgs) -> Result<talweg_controller::Handle, Failure> {
-    let folder = args.data_dir.join("controller");
-    let metastore = RocksMetastore::open(&folder)
-        .await
-        .map_err(|error| cannot_start("metadata", &error))?;
+async fn start_controller(args: &DevArgs) -> Result<ControllerHandle, Failure> {
     let config = ControllerConfig {
         grpc: LOOPBACK.into(),
         http: LOOPBACK.into(),
-        data_dir: folder,
+        data_dir: args.data_dir.join("controller"),
         ..ControllerConfig::default()
     };
-    let started = talweg_controller::start(config, Arc::new(metastore)).await;
-    started.map_err(|error| cannot_start("controller", &error))
+    let store = talweg_controller::open_store(&config)
+        .await
+        .map_err(|error| cannot_start("metadata", &error))?;
+    let controller = talweg_controller::start(config, store)
+        .await
+        .map_err(|error| cannot_start("controller", &error))?;
+    in_time("controller", controller.wait_active()).await?;
+    Ok(controller)
 }
 
 async fn start_storage(
@@ -111,10 +114,7 @@ async fn start_storage(
     Ok(storage)
 }
 
-async fn start_gateway(
-    args: &DevArgs,
-    controllers: Vec<String>,
-) -> Result<talweg_gateway::Handle, Failure> {
+async fn start_gateway(args: &DevArgs, controllers: Vec<String>) -> Result<GatewayHandle, Failure> {
     let config = GatewayConfig {
         controllers,
         grpc: args.grpc.to_string(),
