@@ -1,0 +1,209 @@
+//! Creation: topic and name first, in `creating`; then its partitions; then `ready`.
+
+use crate::core::{
+    CHANGES_PER_WRITE, Change, Core, CreateTopic, Life, Now, Partition, Refusal, Reply, Topic,
+    Value, jobs::Progress, requests::Next,
+};
+use talweg_metastore::keys::Key;
+use talweg_types::{
+    Incarnation, NodeId, PartitionIndex, TopicConfig, TopicId, TopicPartition, check_name, limits,
+};
+
+/// Where the partitions that are being written go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Creation {
+    /// The number of the first one.
+    pub(super) first: u32,
+    /// A node for each, from the first on.
+    pub(super) placed: Vec<NodeId>,
+}
+
+impl Creation {
+    fn node(&self, partition: u32) -> Option<NodeId> {
+        let index = usize::try_from(partition.checked_sub(self.first)?).ok()?;
+        self.placed.get(index).copied()
+    }
+}
+
+impl Core {
+    pub(in crate::core) fn plan_create(
+        &mut self,
+        now: Now,
+        create: &CreateTopic,
+        progress: &mut Progress,
+    ) -> Result<Next, Refusal> {
+        let Some(topic) = self.view.topics.get(&create.id).map(|stored| &stored.value) else {
+            return self.begin_creation(now, create, progress);
+        };
+        if topic.life == Life::Ready {
+            return Ok(Next::Reply(Reply::Created(
+                self.answer(create.id, Vec::new())?,
+            )));
+        }
+        let Progress::Creating(creation) = progress else {
+            // Only a repeated random id comes here.
+            return Err(Refusal::TopicNotReady {
+                name: create.name.clone(),
+            });
+        };
+        Ok(Next::Write(self.creation_step(create.id, topic, creation)))
+    }
+
+    /// Checks everything, then writes the topic under its name.
+    fn begin_creation(
+        &self,
+        now: Now,
+        create: &CreateTopic,
+        progress: &mut Progress,
+    ) -> Result<Next, Refusal> {
+        check_name(&create.name).map_err(|why| Refusal::InvalidName {
+            name: create.name.clone(),
+            why,
+        })?;
+        if create.idempotency_key.len() > limits::IDEMPOTENCY_KEY_BYTES_MAX {
+            let (given, limit) = (
+                create.idempotency_key.len(),
+                limits::IDEMPOTENCY_KEY_BYTES_MAX,
+            );
+            let reason = format!("has at most {limit} bytes, this one has {given}");
+            return Err(Refusal::InvalidArgument {
+                field: "idempotency_key",
+                reason,
+            });
+        }
+        if let Some((id, existing)) = self.view.topic_by_name(&create.name) {
+            return self.existing(create, id, existing);
+        }
+        check_replication_factor(create.replication_factor)?;
+        let partitions = match create.partitions {
+            None => self.settings.default_partitions,
+            Some(count) => self.checked_count(count)?,
+        };
+        TopicConfig::resolve(&create.config)?;
+        *progress = Progress::Creating(Creation {
+            first: 0,
+            placed: self.place(partitions)?,
+        });
+        let topic = Topic {
+            name: create.name.clone(),
+            partitions,
+            replication_factor: 1,
+            config: create.config.clone(),
+            created: now.wall,
+            life: Life::Creating,
+            idempotency_key: create.idempotency_key.clone(),
+            earlier: Vec::new(),
+        };
+        Ok(Next::Write(vec![
+            Change::put(Key::Topic(create.id), Value::Topic(topic)),
+            Change::put(
+                Key::TopicName(create.name.clone()),
+                Value::TopicName(create.id),
+            ),
+        ]))
+    }
+
+    /// The name is taken: by a repeat of the same request, or by another.
+    fn existing(&self, create: &CreateTopic, id: TopicId, topic: &Topic) -> Result<Next, Refusal> {
+        let name = create.name.clone();
+        let repeat =
+            !create.idempotency_key.is_empty() && create.idempotency_key == topic.idempotency_key;
+        match topic.life {
+            Life::Creating => Err(Refusal::TopicNotReady { name }),
+            Life::Ready if repeat => Ok(Next::Reply(Reply::Created(self.answer(id, Vec::new())?))),
+            Life::Ready => Err(Refusal::TopicExists { name, id }),
+        }
+    }
+
+    pub(super) fn checked_count(&self, count: i32) -> Result<u32, Refusal> {
+        let reason = format!("a topic has at least one partition, not {count}");
+        let count = u32::try_from(count).ok().filter(|count| *count > 0);
+        let count = count.ok_or(Refusal::InvalidPartitions { reason })?;
+        let limit = self.settings.limits.partitions_per_topic;
+        match count <= limit {
+            true => Ok(count),
+            false => Err(Refusal::LimitExceeded {
+                name: "max.partitions.per.topic",
+                limit: u64::from(limit),
+                actual: u64::from(count),
+                unit: "partitions",
+                reason: format!("a topic has at most {limit} partitions, not {count}"),
+            }),
+        }
+    }
+
+    /// The next transaction of a topic that is being created.
+    fn creation_step(&self, id: TopicId, topic: &Topic, creation: &Creation) -> Vec<Change> {
+        let partitions = self.missing_partitions(id, topic.partitions, creation);
+        if !partitions.is_empty() {
+            return partitions;
+        }
+        let ready = Topic {
+            life: Life::Ready,
+            ..topic.clone()
+        };
+        vec![Change::put(Key::Topic(id), Value::Topic(ready))]
+    }
+
+    fn missing(&self, id: TopicId, count: u32) -> impl Iterator<Item = TopicPartition> {
+        let all = (0..count).map(move |index| TopicPartition {
+            topic_id: id,
+            partition: PartitionIndex(index),
+        });
+        all.filter(|tp| !self.view.partitions.contains_key(tp))
+    }
+
+    pub(super) fn missing_partitions(
+        &self,
+        id: TopicId,
+        count: u32,
+        creation: &Creation,
+    ) -> Vec<Change> {
+        let new = |tp: TopicPartition| {
+            let node = creation.node(tp.partition.0)?;
+            let partition = Partition::new(node, self.alive(node));
+            Some(Change::put(Key::Partition(tp), Value::Partition(partition)))
+        };
+        self.missing(id, count)
+            .filter_map(new)
+            .take(CHANGES_PER_WRITE)
+            .collect()
+    }
+
+    fn alive(&self, node: NodeId) -> Option<Incarnation> {
+        self.session(node).map(|session| session.incarnation)
+    }
+
+    /// Goes on with a creation that was left half done.
+    pub(super) fn tidy_creations(&self) -> Option<Vec<Change>> {
+        let topics = self
+            .view
+            .topics
+            .iter()
+            .map(|(id, stored)| (*id, &stored.value));
+        topics
+            .filter(|(_, topic)| topic.life == Life::Creating)
+            .find_map(|(id, topic)| {
+                let missing: Vec<_> = self.missing(id, topic.partitions).collect();
+                let first = missing.first().map_or(0, |tp| tp.partition.0);
+                // Without a node it waits for the next one that registers.
+                let placed = match missing.is_empty() {
+                    true => Vec::new(),
+                    false => self.place(topic.partitions - first).ok()?,
+                };
+                Some(self.creation_step(id, topic, &Creation { first, placed }))
+            })
+    }
+}
+
+fn check_replication_factor(asked: Option<i32>) -> Result<(), Refusal> {
+    let reason = match asked {
+        None | Some(1) => return Ok(()),
+        Some(factor) if factor < 1 => format!("a partition has at least one replica, not {factor}"),
+        Some(factor) => format!(
+            "replication factor {factor} needs the replicated cluster, which this version does \
+             not have; use 1"
+        ),
+    };
+    Err(Refusal::InvalidReplicationFactor { reason })
+}
