@@ -16,6 +16,9 @@ mod error;
 mod layers;
 mod render;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::{ConfigError, Problem};
 
 use clap::Args;

@@ -50,6 +50,8 @@ impl hyper::service::Service<Request<Incoming>> for ConnectionService {
     }
 }
 
+// Nearly all are of the large kind.
+#[allow(clippy::large_enum_variant)]
 pub(super) enum CallFuture {
     Refused(Option<Status>),
     Serving {

@@ -11,6 +11,7 @@ use crate::{
     metrics::Metrics,
 };
 use async_trait::async_trait;
+use futures::{StreamExt, stream::FuturesUnordered};
 use std::{future::pending, sync::Arc, time::Instant};
 use talweg_proto::v1::{
     self,
@@ -230,44 +231,48 @@ async fn calls_above_the_bound_are_throttled() {
         ..Default::default()
     };
     let (_server, channel, gate) = start(options, 0).await;
-    let waiting: Vec<_> = (0..2)
-        .map(|_| {
-            let channel = channel.clone();
-            tokio::spawn(async move { init(&channel).await })
-        })
-        .collect();
-    // Until the two are in, a third may be one of the first two: it waits.
-    let refused = loop {
-        match timeout(Duration::from_millis(50), init(&channel)).await {
-            Ok(result) => break result.expect_err("refused"),
-            Err(_) => assert!(waiting.iter().all(|it| !it.is_finished())),
-        }
+    let call = |_| {
+        let channel = channel.clone();
+        tokio::spawn(async move { init(&channel).await })
     };
-    let refusal = Refusal::from_status(&refused);
-    assert_eq!(refusal.code, ErrorCode::Throttled);
-    assert!(refusal.retry_after_ms > 0);
-    gate.add_permits(100);
-    let mut served = 0;
-    for call in waiting {
-        served += u32::from(soon(call).await.expect("ran").is_ok());
+    let mut calls: FuturesUnordered<_> = (0..5).map(call).collect();
+    for _ in 0..3 {
+        let result = soon(calls.next()).await.expect("a call").expect("ran");
+        let refusal = Refusal::from_status(&result.expect_err("refused"));
+        assert_eq!(refusal.code, ErrorCode::Throttled);
+        assert!(refusal.retry_after_ms > 0);
+    }
+    gate.add_permits(1);
+    for _ in 0..2 {
+        let result = soon(calls.next()).await.expect("a call").expect("ran");
+        result.expect("the first two were let in");
     }
     init(&channel).await.expect("there is room again");
-    served += 1;
 
-    let text = metrics.text();
     let path = "/talweg.v1.ProducerService/InitProducer";
-    let line = |code: &str| {
-        format!("talweg_grpc_calls_total{{code=\"{code}\",method=\"{path}\",plane=\"test\"}}")
+    let labels = |code: &str| format!("{{code=\"{code}\",method=\"{path}\",plane=\"test\"}}");
+    eventually_counted(&metrics, "grpc_calls_total", &labels("Ok"), 3).await;
+    eventually_counted(
+        &metrics,
+        "grpc_calls_total",
+        &labels("ResourceExhausted"),
+        3,
+    )
+    .await;
+    eventually_counted(&metrics, "grpc_throttled_total", "{plane=\"test\"}", 3).await;
+}
+
+/// A call is counted when its server is done with it, a moment after its client is.
+async fn eventually_counted(metrics: &Metrics, name: &str, labels: &str, expected: u64) {
+    let counted = async {
+        let line = format!("talweg_{name}{labels} {expected}");
+        while !metrics.text().lines().any(|it| it == line) {
+            tokio::task::yield_now().await;
+        }
     };
-    let ok = text
-        .lines()
-        .find_map(|it| it.strip_prefix(&line("Ok")))
-        .expect("counted");
-    assert!(
-        ok.trim().parse::<u32>().expect("a number") >= served,
-        "{ok} < {served}"
-    );
-    assert!(text.contains(&line("ResourceExhausted")), "{text}");
+    if timeout(SOON, counted).await.is_err() {
+        panic!("{name}{labels} is not {expected}:\n{}", metrics.text());
+    }
 }
 
 /// A call without a deadline of its own gets ours; one with its own keeps it.
@@ -323,12 +328,9 @@ async fn unknown_methods_are_counted_under_one_name() {
             .expect_err("unknown");
         assert_eq!(status.code(), Code::Unimplemented);
     }
-    let text = metrics.text();
-    assert!(!text.contains("made.up"), "{text}");
-    assert!(
-        text.contains("code=\"Unimplemented\",method=\"other\""),
-        "{text}"
-    );
+    let labels = "{code=\"Unimplemented\",method=\"other\",plane=\"test\"}";
+    eventually_counted(&metrics, "grpc_calls_total", labels, 3).await;
+    assert!(!metrics.text().contains("made.up"));
 }
 
 /// gRPC health follows the readiness, and reflection shows what was named.

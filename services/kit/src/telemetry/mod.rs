@@ -2,7 +2,7 @@
 //!
 //! Spans are exported only where an endpoint is configured. A collector that is
 //! slow or gone costs spans, never requests: the export queue is bounded and
-//! runs on a thread of its own.
+//! runs on a thread of its own. Only our own spans (targets `talweg*`) are exported.
 
 pub mod trace;
 
@@ -16,7 +16,8 @@ use opentelemetry_sdk::{
 use serde::{Deserialize, Serialize};
 use std::{io::IsTerminal, time::Duration};
 use tracing_subscriber::{
-    EnvFilter, Layer, layer::SubscriberExt, registry::LookupSpan, util::SubscriberInitExt,
+    EnvFilter, Layer, filter::filter_fn, layer::SubscriberExt, registry::LookupSpan,
+    util::SubscriberInitExt,
 };
 
 /// How a process logs; a table `telemetry` in its configuration.
@@ -127,7 +128,10 @@ pub fn init(
     })?;
     let provider = provider(process, instance, config)?;
     let spans = provider.as_ref().map(|provider| {
-        tracing_opentelemetry::layer().with_tracer(provider.tracer(process.to_owned()))
+        tracing_opentelemetry::layer()
+            .with_tracer(provider.tracer(process.to_owned()))
+            // Not those of the libraries: exporting their spans makes more of them.
+            .with_filter(filter_fn(|it| it.target().starts_with("talweg")))
     });
     let registry = tracing_subscriber::registry()
         .with(log_layer(config.log_format))
@@ -185,4 +189,33 @@ fn provider(
             .with_resource(resource)
             .build(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opentelemetry::trace::Tracer;
+
+    /// A collector that is gone costs its spans and at most the flush time-out,
+    /// not a process that does not end.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn finishing_is_bounded_without_a_collector() {
+        let listener = crate::net::bind("127.0.0.1:0").await.expect("a port");
+        let addr = listener.local_addr().expect("bound");
+        let config = TelemetryConfig {
+            otlp_endpoint: format!("http://{addr}"),
+            ..Default::default()
+        };
+        // Accepts by the kernel, never answers.
+        let provider = provider("test", "x", &config)
+            .expect("made")
+            .expect("configured");
+        drop(provider.tracer("test").start("a span"));
+        let guard = TelemetryGuard {
+            provider: Some(provider),
+        };
+        let finished = tokio::time::timeout(3 * FLUSH_TIMEOUT, guard.finish()).await;
+        finished.expect("bounded");
+        drop(listener);
+    }
 }
