@@ -137,11 +137,9 @@ mod tests {
 
     #[test]
     fn a_client_that_applies_a_snapshot_and_changes_knows_what_we_know() {
-        let mut view = View {
-            cluster_id: vec![1; 16].into(),
-            revision: 3,
-            ..View::default()
-        };
+        let mut view = View::default();
+        view.cluster_id = vec![1; 16].into();
+        view.revision = 3;
         for id in 1..4 {
             view.set_topic(topic(&format!("t{id}"), id, 4_000));
         }

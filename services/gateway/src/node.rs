@@ -22,6 +22,9 @@ use tokio::{
     time::Instant,
 };
 
+/// How long a stream waits for the first view.
+const FIRST_VIEW: Duration = Duration::from_secs(5);
+
 /// The process is told to stop; streams end at `deadline`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drain {
@@ -88,6 +91,13 @@ impl Node {
                 .with_limit("streams_max", limit as u64, limit as u64 + 1, "streams")
                 .retry_after(1_000)
         })
+    }
+
+    /// Waits until this gateway knows the cluster's topics, so that a stream
+    /// opened while it starts is not told that its topic is unknown. Bounded:
+    /// without a controller the stream opens and hears UNAVAILABLE.
+    pub async fn first_view(&self) {
+        self.view.wait(FIRST_VIEW, |view| !view.cluster_id.is_empty()).await;
     }
 
     /// When an idle stream says that it lives.

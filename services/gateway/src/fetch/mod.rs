@@ -36,6 +36,7 @@ impl StreamHandler<FetchRequest, FetchResponse> for FetchHandler {
         responses: FrameSender<FetchResponse>,
     ) -> Result<(), Status> {
         let _permit = self.0.admit()?;
+        self.0.first_view().await;
         let _counted = Counted::new(&self.0.metrics.fetch_streams);
         match FetchStream::open(Arc::clone(&self.0), requests, responses).await? {
             Some(stream) => stream.run().await,

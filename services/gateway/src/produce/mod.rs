@@ -44,6 +44,7 @@ impl StreamHandler<ProduceRequest, ProduceResponse> for ProduceHandler {
         responses: FrameSender<ProduceResponse>,
     ) -> Result<(), Status> {
         let _permit = self.0.admit()?;
+        self.0.first_view().await;
         let _counted = Counted::new(&self.0.metrics.produce_streams);
         match ProduceStream::open(Arc::clone(&self.0), &peer, requests, responses).await? {
             Some(stream) => stream.run().await,

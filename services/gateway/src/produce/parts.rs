@@ -36,6 +36,9 @@ impl Parts {
                     parts.batches.push((header, batch));
                 }
                 Err(error) => {
+                    // All or nothing: the client cannot tell where the good part ends.
+                    parts.batches.clear();
+                    parts.amount.records = 0;
                     parts.rest = Some(error.into());
                     break;
                 }
@@ -44,7 +47,7 @@ impl Parts {
         parts
     }
 
-    /// Stream sequences that the frame uses up: bytes that are no batch count as one.
+    /// Stream sequences that the frame uses up: one that is not whole batches takes one.
     pub fn count(&self) -> u64 {
         self.batches.len() as u64 + u64::from(self.rest.is_some())
     }
