@@ -82,6 +82,9 @@ impl View {
                 Refusal::invalid("topic_id", format!("has {} bytes, 16 are needed", id.len()))
             })?),
         };
+        if self.cluster_id.is_empty() {
+            return Err(Refusal::unavailable("this process does not know the cluster's topics yet"));
+        }
         match (name, by_id) {
             ("", None) => Err(Refusal::invalid(
                 "topic",

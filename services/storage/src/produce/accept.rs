@@ -47,6 +47,9 @@ impl Parts {
                     batches.push(batch);
                 }
                 Err(error) => {
+                    // All or nothing: the client cannot tell where the good part ends.
+                    batches.clear();
+                    records = 0;
                     rest = Some(error.into());
                     break;
                 }

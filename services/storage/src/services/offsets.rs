@@ -105,6 +105,7 @@ impl OffsetService for Offsets {
 
 impl Offsets {
     async fn answer(&self, query: OffsetQuery) -> Result<OffsetAnswer, Refusal> {
+        resolve::wait_for_news(&self.node, &query.topic, &query.topic_id, query.partition).await;
         let topic = resolve::topic(&self.node, &query.topic, &query.topic_id)?;
         let (handle, epoch) = resolve::led_partition(&self.node, &topic, query.partition)?;
         let (offset, timestamp_ms) = match query.at {
@@ -129,12 +130,16 @@ impl Offsets {
     }
 
     async fn delete(&self, target: DeleteRecordsTarget) -> Result<DeleteRecordsAnswer, Refusal> {
+        resolve::wait_for_news(&self.node, &target.topic, &target.topic_id, target.partition).await;
         let topic = resolve::topic(&self.node, &target.topic, &target.topic_id)?;
         let (handle, _) = resolve::led_partition(&self.node, &topic, target.partition)?;
         let before = match target.before_offset {
             -1 => None,
             offset if offset >= 0 => Some(Offset(offset)),
-            offset => return Err(out_of_range(Offset(offset), handle.reader.bounds())),
+            offset => {
+                let reason = format!("is an offset, or -1 for the high watermark, not {offset}");
+                return Err(Refusal::invalid("before_offset", reason));
+            }
         };
         let (done, answer) = oneshot::channel();
         let stopped = |_| resolve::draining();
