@@ -53,6 +53,8 @@ pub struct FlushTicket {
     end: Offset,
     size: u64,
     active_base: Option<Offset>,
+    /// Nothing is promised unless the record is written: it names a new epoch.
+    must_record: bool,
     appended_bytes: u64,
     outcome: Mutex<Outcome>,
 }
@@ -97,9 +99,11 @@ impl PartitionLog {
             .and_then(|active| active.dirty().cloned());
         let has_data = active_dirty.is_some() || !self.closing.is_empty();
         let first = self.disk.recorded.lock().is_none();
+        let epoch_is_new = self.has_unrecorded_epoch();
         let lagging = self.disk.appended_bytes - self.disk.recorded_bytes >= RECORD_LAG_BYTES;
         let snapshot_wanted = self.snapshot_due() || (closing && self.snapshot_is_old());
-        let record_wanted = self.disk.record_due || first || lagging || snapshot_wanted || closing;
+        let record_wanted =
+            self.disk.record_due || first || epoch_is_new || lagging || snapshot_wanted || closing;
         let record = record_wanted
             .then(|| self.record_at_end())
             .filter(|record| !self.is_recorded(record));
@@ -152,6 +156,7 @@ impl PartitionLog {
             end,
             size: self.active.as_ref().map_or(0, |active| active.size),
             active_base: self.active.as_ref().map(|active| active.view.base),
+            must_record: epoch_is_new,
             appended_bytes: self.disk.appended_bytes,
             outcome: Mutex::new(Outcome::default()),
         };
@@ -186,7 +191,11 @@ impl PartitionLog {
         }
         let outcome = *ticket.outcome.lock();
         self.disk.folder_durable = true;
-        let flushed = self.bounds().flushed_end.max(ticket.end);
+        let flushed = match ticket.must_record && !outcome.recorded {
+            // No room for the record: tried again, and nothing is promised yet.
+            true => self.bounds().flushed_end,
+            false => self.bounds().flushed_end.max(ticket.end),
+        };
         self.shared.set_flushed_end(flushed);
         self.closing_flushed(&ticket, outcome.sealed);
         if let Some(active) = self
@@ -205,8 +214,11 @@ impl PartitionLog {
         if let Some(size) = outcome.snapshot {
             self.snapshot_written(ticket.end, ticket.appended_bytes, size, ticket.active_base);
         }
-        if ticket.record.is_some() && outcome.recorded {
+        if let Some(record) = ticket.record.filter(|_| outcome.recorded) {
             self.disk.recorded_bytes = ticket.appended_bytes;
+            if record.log_start > self.bounds().log_start {
+                self.move_log_start(record.log_start);
+            }
             self.disk.record_due = !self.closing.is_empty();
         }
         Ok(flushed)

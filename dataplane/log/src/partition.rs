@@ -45,6 +45,8 @@ pub struct PartitionLog {
     /// Off the log, their files still there.
     pub(crate) condemned: Vec<Condemned>,
     pub(crate) flush_in_flight: bool,
+    /// The log start as the last tick told it.
+    pub(crate) reported_start: Offset,
     pub(crate) deleted: bool,
 }
 
@@ -60,6 +62,8 @@ pub(crate) struct DiskState {
     pub recorded: Arc<Mutex<Option<PartitionFile>>>,
     /// The next ticket rewrites `partition` (and perhaps `sessions`).
     pub record_due: bool,
+    /// Where retention wants the log start; the next record makes it durable.
+    pub wanted_start: Offset,
     /// The next ticket writes index entries even if it has nothing else to do.
     pub index_due: bool,
     pub recorded_at: TimestampMs,
@@ -77,7 +81,7 @@ pub(crate) struct DiskState {
 
 pub(crate) struct Condemned {
     pub view: Arc<SegmentView>,
-    /// Set once the log start that passed the segment is durable.
+    /// Set by the first tick that sees it.
     pub remove_at: Option<TimestampMs>,
 }
 
@@ -98,6 +102,7 @@ impl PartitionLog {
             disk: DiskState::default(),
             condemned: Vec::new(),
             flush_in_flight: false,
+            reported_start: Offset::ZERO,
             deleted: false,
         }
     }
@@ -188,6 +193,18 @@ impl PartitionLog {
             .set_high_watermark(offset.min(self.shared.bounds().log_end));
     }
 
+    /// The log holds an epoch that `partition` does not know of yet. Until it
+    /// does, the flushed end does not pass the epoch's batches.
+    pub(crate) fn has_unrecorded_epoch(&self) -> bool {
+        let recorded = self
+            .disk
+            .recorded
+            .lock()
+            .as_ref()
+            .map_or(LeaderEpoch::NONE, |record| record.highest_epoch);
+        self.shared.last_epoch() > recorded
+    }
+
     pub(crate) fn check_alive(&self) -> Result<(), LogError> {
         if self.deleted {
             return Err(LogError::Deleted);
@@ -208,7 +225,7 @@ impl PartitionLog {
         };
         PartitionFile {
             tp: self.tp,
-            log_start: bounds.log_start,
+            log_start: bounds.log_start.max(self.disk.wanted_start),
             flushed_end: bounds.log_end,
             flushed_segment: segment,
             flushed_position: position,

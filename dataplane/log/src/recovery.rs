@@ -135,7 +135,7 @@ impl PartitionLog {
         .map_err(|error| self.recovery_failed(error))?;
         let guessed = found.record_lost || found.record_missing;
         self.install(found, sealed, scanned, state, saved.as_ref(), &mut report);
-        if guessed {
+        if guessed || self.has_unrecorded_epoch() {
             // What this recovery vouches for, the next one need not guess.
             write_record(&self.shared, &self.disk.recorded, &self.record_at_end())
                 .map_err(|error| self.recovery_failed(error))?;

@@ -3,8 +3,9 @@
 //!
 //! Retention reads the leader's append times only; what clients write into
 //! their records does not steer it. Whole sealed segments go, from the head,
-//! never above the high watermark. The log start moves first, is made durable,
-//! and the files go a while later, so that readers that are in them come out.
+//! never above the high watermark. The new log start is made durable first, then
+//! readers see it, and the files go a while later, so that readers that are in
+//! them come out.
 
 use crate::{
     config::RECORD_LAG,
@@ -21,7 +22,8 @@ use talweg_types::{Offset, TimestampMs};
 pub struct TickReport {
     /// The active segment was rolled.
     pub rolled: bool,
-    /// The new log start, if retention moved it.
+    /// The new log start, if it has moved since the last tick. Retention's moves
+    /// when the flush after the deciding tick has made it durable.
     pub log_start_moved: Option<Offset>,
     /// `flush_ticket` has work.
     pub wants_flush: bool,
@@ -43,11 +45,17 @@ impl PartitionLog {
             return report;
         }
         report.rolled = self.roll_if_old(now, clock_trusted);
-        let before = self.bounds().log_start;
-        report.held_for_clock = self.retain_by_age(now, clock_trusted);
-        self.retain_by_size();
+        if self
+            .deletable_head()
+            .is_some_and(|first| first.end() <= self.bounds().log_start)
+        {
+            // Kept by recovery for its sessions; they are saved by now.
+            self.move_log_start(self.bounds().log_start);
+        }
+        report.held_for_clock = self.retain(now, clock_trusted);
         let start = self.bounds().log_start;
-        report.log_start_moved = (start > before).then_some(start);
+        report.log_start_moved = (start > self.reported_start).then_some(start);
+        self.reported_start = start;
         self.remove_condemned(now);
         self.sessions
             .expire(now, self.config.producer_id_expiration_ms);
@@ -138,57 +146,79 @@ impl PartitionLog {
         u64::try_from(self.config.retention_ms).is_ok_and(|ms| is_older(times.last_append, now, ms))
     }
 
-    /// True when something was old enough and the clock is not trusted.
-    fn retain_by_age(&mut self, now: TimestampMs, clock_trusted: bool) -> bool {
-        if self.config.retention_ms < 0 {
-            return false;
+    /// Decides how far the log start goes. True when something was old enough
+    /// and stays because the clock is not trusted.
+    fn retain(&mut self, now: TimestampMs, clock_trusted: bool) -> bool {
+        let segments = self.deletable();
+        let expired = self.expired_end(&segments, now);
+        let held = !clock_trusted && expired.is_some();
+        let aged = expired.filter(|_| clock_trusted);
+        let wanted = aged.max(self.oversize_end(&segments)).unwrap_or_default();
+        if wanted > self.disk.wanted_start {
+            self.disk.wanted_start = wanted;
+            self.disk.record_due = true;
         }
-        while let Some(first) = self.deletable_head() {
-            let times = match first.times(&*self.folder.fs) {
-                Ok(times) => times,
-                Err(error) => {
-                    tracing::warn!(partition = %self.tp, segment = %first.base, %error, "age of segment unknown; kept");
-                    return false;
-                }
-            };
-            if !self.is_expired(times, now) {
-                return false;
-            }
-            if !clock_trusted {
-                return true;
-            }
-            self.move_log_start(first.end());
-        }
-        false
+        held
     }
 
-    fn retain_by_size(&mut self) {
-        let Ok(limit) = u64::try_from(self.config.retention_bytes) else {
-            return;
-        };
-        let size_of = |view: &Arc<SegmentView>| view.size_or_ask(&*self.folder.fs).unwrap_or(0);
-        let mut total: u64 = self.shared.segments().iter().map(size_of).sum();
-        // Only whole segments go, and only while what stays is enough.
-        while let Some(first) = self.deletable_head() {
-            let size = first.size();
-            if total.saturating_sub(size) < limit {
-                return;
-            }
-            total -= size;
-            self.move_log_start(first.end());
+    /// The segments at the head that may go: sealed, and below the watermark.
+    fn deletable(&self) -> Vec<Arc<SegmentView>> {
+        let watermark = self.bounds().high_watermark;
+        if self.config.retention_ms < 0 && self.config.retention_bytes < 0 {
+            return Vec::new();
         }
+        let mut segments = self.shared.segments();
+        let may_go = |view: &&Arc<SegmentView>| view.is_sealed() && view.end() <= watermark;
+        let count = segments.iter().take_while(may_go).count();
+        segments.truncate(count);
+        segments
     }
 
-    /// The first segment, if it may go as far as durability and the watermark go.
     fn deletable_head(&self) -> Option<Arc<SegmentView>> {
         let first = self.shared.first_segment()?;
         (first.is_sealed() && first.end() <= self.bounds().high_watermark).then_some(first)
     }
 
-    /// Moves the log start and takes the segments below it off the log.
+    /// The end of the last of the segments from the head that are too old.
+    fn expired_end(&self, segments: &[Arc<SegmentView>], now: TimestampMs) -> Option<Offset> {
+        if self.config.retention_ms < 0 {
+            return None;
+        }
+        let is_expired = |view: &&Arc<SegmentView>| match view.times(&*self.folder.fs) {
+            Ok(times) => self.is_expired(times, now),
+            Err(error) => {
+                tracing::warn!(partition = %self.tp, segment = %view.base, %error, "age of segment unknown; kept");
+                false
+            }
+        };
+        segments
+            .iter()
+            .take_while(is_expired)
+            .last()
+            .map(|view| view.end())
+    }
+
+    /// The end of the last of the segments from the head that are too much.
+    /// Only whole segments go, and only while what stays is enough.
+    fn oversize_end(&self, segments: &[Arc<SegmentView>]) -> Option<Offset> {
+        let limit = u64::try_from(self.config.retention_bytes).ok()?;
+        let size_of = |view: &Arc<SegmentView>| view.size_or_ask(&*self.folder.fs).unwrap_or(0);
+        let mut total: u64 = self.shared.segments().iter().map(size_of).sum();
+        let goes = |view: &&Arc<SegmentView>| {
+            total = total.saturating_sub(view.size());
+            total >= limit
+        };
+        segments
+            .iter()
+            .take_while(goes)
+            .last()
+            .map(|view| view.end())
+    }
+
+    /// A log start that is durable: readers see it, and the segments below it
+    /// leave the log.
     pub(crate) fn move_log_start(&mut self, offset: Offset) {
         self.shared.set_log_start(offset);
-        self.disk.record_due = true;
         let unsealed = self.closing.len() + usize::from(self.active.is_some());
         for view in self.shared.take_segments_below(offset, unsealed) {
             self.condemned.push(Condemned {
@@ -203,18 +233,11 @@ impl PartitionLog {
         if self.condemned.is_empty() {
             return;
         }
-        let durable_start = self
-            .disk
-            .recorded
-            .lock()
-            .as_ref()
-            .map(|record| record.log_start);
         let delay = i64::try_from(self.config.file_delete_delay_ms).unwrap_or(i64::MAX);
         for condemned in &mut self.condemned {
-            let passed = durable_start.is_some_and(|start| start >= condemned.view.end());
-            if condemned.remove_at.is_none() && passed {
-                condemned.remove_at = Some(TimestampMs(now.0.saturating_add(delay)));
-            }
+            condemned
+                .remove_at
+                .get_or_insert(TimestampMs(now.0.saturating_add(delay)));
         }
         let due = |condemned: &Condemned| condemned.remove_at.is_some_and(|at| at <= now);
         let (gone, kept): (Vec<_>, Vec<_>) = self.condemned.drain(..).partition(due);
@@ -234,14 +257,17 @@ impl PartitionLog {
         if !self.disk.folder_exists {
             return false;
         }
+        if self.has_unrecorded_epoch() {
+            return true;
+        }
         let bounds = self.bounds();
+        let log_start = bounds.log_start.max(self.disk.wanted_start);
         match &*self.disk.recorded.lock() {
             None => true,
             Some(record) => {
                 record.flushed_end < bounds.flushed_end
-                    || record.log_start < bounds.log_start
+                    || record.log_start < log_start
                     || record.high_watermark < bounds.high_watermark
-                    || record.highest_epoch < self.highest_epoch
             }
         }
     }

@@ -98,25 +98,43 @@ impl Found {
     }
 
     /// Segments whose deletion was interrupted: the log start has passed them.
+    /// What the saved state does not cover yet is kept, to be replayed, and goes
+    /// with the next tick.
     fn drop_below_start(&mut self, shared: &LogReader, fs: &dyn LogFs) {
-        let start = self.record.log_start;
-        let ends: Vec<Offset> = self.segments.iter().skip(1).copied().collect();
-        let mut kept = Vec::with_capacity(self.segments.len());
-        for (index, base) in self.segments.iter().enumerate() {
-            // The last one's end is known here only when the flushed end lies behind it.
-            let last_end = Some(self.record.flushed_segment).filter(|segment| segment > base);
-            let end = ends.get(index).copied().or(last_end);
-            if end.is_none_or(|end| end > start) {
-                kept.push(*base);
-                continue;
-            }
+        let flushed = self.record.flushed_end;
+        let saved = self
+            .sessions
+            .iter()
+            .copied()
+            .filter(|offset| *offset <= flushed)
+            .next_back();
+        let limit = self
+            .record
+            .log_start
+            .min(self.record.flushed_segment)
+            .min(saved.unwrap_or_default());
+        let ends = self
+            .segments
+            .iter()
+            .skip(1)
+            .copied()
+            .chain([self.record.flushed_segment]);
+        let gone = self
+            .segments
+            .iter()
+            .copied()
+            .zip(ends)
+            .take_while(|(base, end)| base < end && *end <= limit)
+            .map(|(base, _)| base);
+        let gone: Vec<Offset> = gone.collect();
+        for base in &gone {
             for kind in [names::SEAL, names::SESSIONS, names::SEGMENT] {
                 // Fails only if missing, or is tried again at the next start.
                 let _ = fs.remove_file(&names::path(&shared.dir, *base, kind));
             }
-            self.sessions.retain(|offset| offset != base);
         }
-        self.segments = kept;
+        self.segments.retain(|base| !gone.contains(base));
+        self.sessions.retain(|offset| !gone.contains(offset));
     }
 
     /// Segments below the one of the flushed end: sealed, and not read now.

@@ -5,6 +5,7 @@ use super::{DamagedRange, RecoveryReport, files::Found};
 use crate::{
     active::{ActiveSegment, BlockSums, ClosingSegment},
     config::LogConfig,
+    fs::LogFile,
     index::IndexBuilder,
     marker::Boot,
     names,
@@ -18,6 +19,7 @@ use crate::{
     walk::{DATA_CHUNK, Step, Walker},
 };
 use std::{io, sync::Arc};
+use talweg_batch::BatchHeader;
 use talweg_types::{Offset, TimestampMs};
 
 pub(crate) struct Scan<'a> {
@@ -219,11 +221,15 @@ impl<'a> Scan<'a> {
         let mut walk = Walker::new(&*file, saved.position, len, from, DATA_CHUNK)
             .from_epoch(state.epochs.last_below(from));
         loop {
-            let (position, expected) = (walk.position, walk.expected);
+            let (position, expected, epoch) = (walk.position, walk.expected, walk.epoch);
             let good = match walk.step()? {
                 Step::End => break,
                 Step::Bad(_) => None,
-                Step::Batch(header, _) => walk.crc_fits(&header, position)?.then_some(header),
+                Step::Batch(header, _) => {
+                    let right = self.epoch_fits(&header, flushed.0, state)
+                        && walk.crc_fits(&header, position)?;
+                    right.then_some(header)
+                }
             };
             if let Some(header) = good {
                 let time = if header.next_offset() <= flushed.0 {
@@ -248,6 +254,7 @@ impl<'a> Scan<'a> {
                 continue;
             }
             walk.jump(position, expected);
+            walk.epoch = epoch;
             match self.judge(&mut walk, flushed, is_last, len)? {
                 Some((to_position, next_good)) => {
                     open.keep_damaged(&mut walk, position, to_position)?;
@@ -276,6 +283,19 @@ impl<'a> Scan<'a> {
             walk.expected
         });
         Ok(open)
+    }
+
+    /// The leader epoch lies outside the batch's checksum. Below the flushed end
+    /// history knows it. Above it, after another boot, one higher than any that
+    /// was recorded is not believed: the first flush of an epoch records it
+    /// before anything of it is promised.
+    fn epoch_fits(&self, header: &BatchHeader, flushed_end: Offset, state: &Replayed) -> bool {
+        if header.base_offset < flushed_end {
+            let known = state.epochs.at(header.base_offset);
+            return self.found.record_lost
+                || known.is_none_or(|epoch| epoch == header.leader_epoch);
+        }
+        !self.after_other_boot() || header.leader_epoch <= self.found.record.highest_epoch
     }
 
     /// A bad batch where `walk` stands: `None` to cut there, else where the next
@@ -379,7 +399,8 @@ impl<'a> Scan<'a> {
         for (open, _) in kept {
             let file = open.view.open(folder)?;
             if open.cut {
-                file.file.set_len(open.size)?;
+                self.cut(open, &*file.file)?;
+                entries = true;
             }
             let flushed = if open.view.base == record.flushed_segment {
                 record.flushed_position
@@ -398,6 +419,18 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
+    /// Removes the torn bytes; a seal of what was cut no longer fits.
+    fn cut(&self, open: &Open, file: &dyn LogFile) -> io::Result<()> {
+        let fs = &*self.shared.folder.fs;
+        if self.found.seals.contains(&open.view.base) {
+            fs.remove_file(&open.view.path.with_extension(names::SEAL))?;
+        }
+        if open.size == 0 {
+            return fs.remove_file(&open.view.path);
+        }
+        file.set_len(open.size)
+    }
+
     /// The last segment goes on being written, unless it was sealed already or
     /// is short; those before it are sealed by the next flush.
     fn hold(&self, kept: Vec<(Open, SessionsFile)>, scanned: &mut Scanned) {
@@ -405,12 +438,14 @@ impl<'a> Scan<'a> {
         let count = kept.len();
         for (index, (open, sessions)) in kept.into_iter().enumerate() {
             let is_last = index + 1 == count;
-            if is_last && open.view.end() < start {
-                // Records above it were deleted and lost: the log is empty.
+            if is_last && (open.view.end() < start || (open.cut && open.size == 0)) {
+                // Nothing of it is left, or records above it were deleted and lost.
+                open.view.release(&self.shared.folder);
                 continue;
             }
             let view = Arc::new(open.view);
-            let stays_open = is_last && !open.short && !self.found.seals.contains(&view.base);
+            let stays_open =
+                is_last && !open.short && (open.cut || !self.found.seals.contains(&view.base));
             if stays_open {
                 scanned.active = Some(ActiveSegment::recovered(
                     view, open.times, open.sums, open.index,
@@ -432,7 +467,7 @@ impl<'a> Scan<'a> {
 impl Open {
     fn took(
         &mut self,
-        header: &talweg_batch::BatchHeader,
+        header: &BatchHeader,
         position: u64,
         time: TimestampMs,
         shared: &LogReader,

@@ -78,7 +78,8 @@ fn the_first_batch_of_a_new_segment_without_room_leaves_no_trace() {
 fn without_room_for_sidecars_data_is_still_flushed_and_they_follow_later() {
     let node = Node::new(3);
     let mut log = node.log(config());
-    for n in 0..20 {
+    fill(&mut log, 2, 1200, NOW);
+    for n in 2..20 {
         append(&mut log, batch(&[sized(n, 1200)]), NOW);
     }
     node.fs.limit_free_bytes(Some(0));
@@ -130,6 +131,29 @@ fn what_was_flushed_without_room_for_sidecars_survives_a_power_loss() {
             .count(),
         node.segments().len() - 1
     );
+}
+
+#[test]
+fn the_first_flush_of_an_epoch_promises_nothing_until_the_epoch_is_recorded() {
+    // A batch's epoch lies outside its checksum; recovery believes recorded ones only.
+    let node = Node::new(15);
+    let mut log = node.log(config());
+    fill(&mut log, 2, 100, NOW);
+    log.begin_epoch(LeaderEpoch(2)).expect("epoch");
+    append(&mut log, batch(&[rec("x")]), NOW);
+    node.fs.limit_free_bytes(Some(0));
+    let ticket = log.flush_ticket().expect("work");
+    let result = ticket.run();
+    assert_eq!(
+        log.flush_done(ticket, result).expect("not a failure"),
+        Offset(2)
+    );
+    assert!(log.tick(NOW, true).wants_flush, "tried again");
+    node.fs.limit_free_bytes(None);
+    assert_eq!(flush(&mut log), Offset(3));
+    drop(log);
+    let node = Node { epoch: 5, ..node }.power_lost();
+    assert_eq!(node.log(config()).bounds().log_end, Offset(3));
 }
 
 #[test]
