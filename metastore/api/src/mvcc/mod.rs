@@ -20,3 +20,7 @@ pub use store::{Commit, Decision, Mvcc};
 /// Revisions whose superseded entries and events are kept; older ones are
 /// answered `Compacted`.
 pub const HISTORY_REVISIONS: usize = 10_000;
+
+/// Events that are kept, whatever the number of revisions: it is events that
+/// take memory. At least the newest revision's are.
+pub const HISTORY_EVENTS: usize = 20_000;

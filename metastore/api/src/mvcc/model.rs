@@ -216,3 +216,29 @@ proptest! {
         }
     }
 }
+
+/// Revisions of many events: the history is bounded by what it takes, and
+/// what is current stays.
+#[test]
+fn the_history_is_bounded_in_events_too() {
+    let mut mvcc = Mvcc::new(10_000);
+    for round in 0..300 {
+        let puts = (0..100).map(|i| Op::put(format!("k{i}"), format!("{round}")));
+        let txn = Txn {
+            compares: vec![],
+            then: puts.collect(),
+        };
+        let Ok(Decision::Commit(commit)) = mvcc.prepare(&txn) else {
+            panic!("commits")
+        };
+        mvcc.apply(commit);
+    }
+    mvcc.check().expect("invariant");
+    let newest = mvcc.revision();
+    let kept = Revision(newest.0 - super::HISTORY_EVENTS as u64 / 100 + 1);
+    assert!(mvcc.changes(&KeyRange::all(), kept, 0).is_ok());
+    let before = mvcc.changes(&KeyRange::all(), Revision(kept.0 - 1), 0);
+    assert_eq!(before, Err(MetastoreError::Compacted { oldest: kept }));
+    let now = mvcc.range(&KeyRange::all(), None, 0).expect("now");
+    assert!(now.entries.len() == 100 && now.entries.iter().all(|entry| entry.value == "299"));
+}

@@ -1,7 +1,7 @@
 //! Versions, the change log and transactions. See the module above for what is
 //! always true; [`Mvcc::check`] says it in code.
 
-use super::lease::Leases;
+use super::{HISTORY_EVENTS, lease::Leases};
 use crate::{
     Event, KeyRange, KeyValue, Lease, LeaseId, MetastoreError, Op, Ranged, Revision, Txn,
     TxnOutcome, WatchItem,
@@ -31,6 +31,8 @@ pub struct Mvcc {
     keys: BTreeMap<Bytes, Vec<Version>>,
     /// Entry i holds revision `log_base + 1 + i`.
     log: VecDeque<Vec<Event>>,
+    /// Events in `log`.
+    logged: usize,
     history: usize,
     leases: Leases,
 }
@@ -77,6 +79,7 @@ impl Mvcc {
             log_base: revision,
             keys,
             log: VecDeque::new(),
+            logged: 0,
             history: history.max(1),
             leases: Leases::default(),
         }
@@ -250,11 +253,12 @@ impl Mvcc {
                 .push(version);
         }
         self.revision = commit.revision;
+        self.logged += commit.events.len();
         self.log.push_back(commit.events);
-        if self.log.len() > self.history {
+        let full = |mvcc: &Self| mvcc.log.len() > mvcc.history || mvcc.logged > HISTORY_EVENTS;
+        while self.log.len() > 1 && full(self) {
             self.forget_before(self.log_base.next().next());
         }
-        debug_assert!(self.log.len() <= self.history);
     }
 
     /// Changes in `range` from revision `from` on, looking at no more than
@@ -312,6 +316,7 @@ impl Mvcc {
             && let Some(events) = self.log.pop_front()
         {
             self.log_base = self.log_base.next();
+            self.logged -= events.len();
             events.iter().for_each(|event| self.prune(event.key()));
         }
         // The log keeps the oldest revision itself; what it superseded goes.
@@ -376,6 +381,9 @@ impl Mvcc {
                 "log ends at {logged}, the newest revision is {}",
                 self.revision
             ));
+        }
+        if self.logged != self.log.iter().map(Vec::len).sum::<usize>() {
+            return Err(format!("{} events counted", self.logged));
         }
         for (key, versions) in &self.keys {
             let ascending = versions.windows(2).all(|pair| pair[0].at < pair[1].at);
