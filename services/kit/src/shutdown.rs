@@ -33,13 +33,13 @@ pub fn on_signals() -> io::Result<CancellationToken> {
 
 /// A single-threaded runtime on a thread of its own, for work that must go on
 /// when the main runtime's threads are busy or stuck behind a disk: a node's
-/// session with its controller. Dropping it stops the thread; tasks on it are
-/// dropped at their next await.
+/// session with its controller. Dropping it ends the thread and drops its tasks,
+/// at their next await; the drop itself waits for nothing.
 #[derive(Debug)]
 pub struct SideRuntime {
     handle: runtime::Handle,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    /// Dropping it ends the thread.
+    _stop: oneshot::Sender<()>,
 }
 
 impl SideRuntime {
@@ -53,15 +53,14 @@ impl SideRuntime {
             .build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
-        let thread = thread::Builder::new().name(name.into()).spawn(move || {
+        thread::Builder::new().name(name.into()).spawn(move || {
             // An error means that the owner was dropped: stop as well.
             drop(runtime.block_on(stopped));
             runtime.shutdown_background();
         })?;
         Ok(Self {
             handle,
-            stop: Some(stop),
-            thread: Some(thread),
+            _stop: stop,
         })
     }
 
@@ -80,13 +79,47 @@ impl SideRuntime {
     }
 }
 
-impl Drop for SideRuntime {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It waits for nothing but its current poll. A panic there was
-            // reported by the thread itself.
-            drop(thread.join());
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{sync::mpsc, time::Duration};
+    use tokio::time::timeout;
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    /// Its tasks run while the runtime that started it is blocked.
+    #[tokio::test]
+    async fn a_side_runtime_goes_on_while_the_main_one_is_stuck() {
+        let side = SideRuntime::start("side").expect("started");
+        let (tell, told) = mpsc::channel();
+        side.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            tell.send(thread::current().name().map(str::to_owned)).ok();
+        });
+        // Blocks the only thread of this test's runtime.
+        let name = told.recv_timeout(SOON).expect("it ran");
+        assert_eq!(name.as_deref(), Some("side"));
+    }
+
+    #[tokio::test]
+    async fn dropping_a_side_runtime_drops_its_tasks() {
+        let side = SideRuntime::start("side").expect("started");
+        let (held, released) = oneshot::channel::<()>();
+        side.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(held);
+        });
+        drop(side);
+        let released = timeout(SOON, released).await.expect("dropped");
+        released.expect_err("without a word");
+    }
+
+    #[tokio::test]
+    async fn a_signal_cancels_the_token() {
+        let token = on_signals().expect("handlers");
+        assert!(!token.is_cancelled());
+        let us = rustix::process::getpid();
+        rustix::process::kill_process(us, rustix::process::Signal::TERM).expect("sent");
+        timeout(SOON, token.cancelled()).await.expect("cancelled");
     }
 }

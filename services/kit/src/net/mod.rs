@@ -18,7 +18,7 @@ mod tests;
 pub use builtin::add_builtin;
 pub use calls::CallOptions;
 pub use channel::{ChannelOptions, InvalidUrl, channel};
-pub use connection::Connection;
+pub use connection::{Connection, Grant};
 pub use http::{HttpServer, serve_http};
 pub use listen::StopReport;
 pub use server::{ServerHandle, ServerOptions, serve};

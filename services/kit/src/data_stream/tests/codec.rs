@@ -29,8 +29,14 @@ fn all_frames<T: DataFrame>(decoder: &mut FrameDecoder) -> Vec<T> {
     std::iter::from_fn(|| decoder.decode().expect("valid frames")).collect()
 }
 
+/// Set PROPTEST_CASES for a long run.
+fn cases() -> u32 {
+    let given = std::env::var("PROPTEST_CASES").ok();
+    given.and_then(|it| it.parse().ok()).unwrap_or(400)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     /// Head and payload together are byte for byte what prost writes, for
     /// every frame of both directions.
