@@ -1,7 +1,11 @@
 //! The planes of `talweg dev`.
 
 use crate::{args::DevArgs, failure::Failure};
-use std::{fmt::Display, net::SocketAddr, time::Duration};
+use std::{
+    fmt::Display,
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
 use talweg_controller::{ControllerConfig, ControllerHandle};
 use talweg_gateway::{GatewayConfig, GatewayHandle};
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -28,17 +32,34 @@ pub struct Planes {
 }
 
 impl Planes {
-    /// Starts all planes and waits until they serve.
+    /// Starts all planes and waits until they serve. What was started before
+    /// one that cannot is stopped again.
     pub async fn start(args: &DevArgs) -> Result<Self, Failure> {
+        // The likeliest mistake is told before anything is touched.
+        [args.grpc, args.http]
+            .iter()
+            .try_for_each(|address| is_free(*address))?;
         let controller = start_controller(args).await?;
         let controllers = vec![format!("http://{}", controller.grpc_addr())];
-        let storage = start_storage(args, controllers.clone()).await?;
-        let gateway = start_gateway(args, controllers).await?;
-        Ok(Self {
-            controller,
-            storage,
-            gateway,
-        })
+        let storage = match start_storage(args, controllers.clone()).await {
+            Ok(storage) => storage,
+            Err(failure) => {
+                controller.stop(CONTROLLER_DRAIN).await;
+                return Err(failure);
+            }
+        };
+        match start_gateway(args, controllers).await {
+            Ok(gateway) => Ok(Self {
+                controller,
+                storage,
+                gateway,
+            }),
+            Err(failure) => {
+                storage.stop(Duration::ZERO).await;
+                controller.stop(CONTROLLER_DRAIN).await;
+                Err(failure)
+            }
+        }
     }
 
     /// Where clients connect.
@@ -90,8 +111,13 @@ async fn start_controller(args: &DevArgs) -> Result<ControllerHandle, Failure> {
     let controller = talweg_controller::start(config, store)
         .await
         .map_err(|error| cannot_start("controller", &error))?;
-    in_time("controller", controller.wait_active()).await?;
-    Ok(controller)
+    match in_time("controller", controller.wait_active()).await {
+        Ok(()) => Ok(controller),
+        Err(failure) => {
+            controller.stop(CONTROLLER_DRAIN).await;
+            Err(failure)
+        }
+    }
 }
 
 async fn start_storage(
@@ -110,8 +136,13 @@ async fn start_storage(
     let storage = talweg_storage::start(config)
         .await
         .map_err(|error| cannot_start("storage", &error))?;
-    in_time("storage", storage.wait_ready()).await?;
-    Ok(storage)
+    match in_time("storage", storage.wait_ready()).await {
+        Ok(()) => Ok(storage),
+        Err(failure) => {
+            storage.stop(Duration::ZERO).await;
+            Err(failure)
+        }
+    }
 }
 
 async fn start_gateway(args: &DevArgs, controllers: Vec<String>) -> Result<GatewayHandle, Failure> {
@@ -124,8 +155,26 @@ async fn start_gateway(args: &DevArgs, controllers: Vec<String>) -> Result<Gatew
     let gateway = talweg_gateway::start(config)
         .await
         .map_err(|error| cannot_start("gateway", &error))?;
-    in_time("gateway", gateway.wait_ready()).await?;
-    Ok(gateway)
+    match in_time("gateway", gateway.wait_ready()).await {
+        Ok(()) => Ok(gateway),
+        Err(failure) => {
+            gateway.stop(Duration::ZERO).await;
+            Err(failure)
+        }
+    }
+}
+
+/// The listener is closed at once: only whether it can be had is asked.
+fn is_free(address: SocketAddr) -> Result<(), Failure> {
+    match TcpListener::bind(address) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let message = format!(
+                "cannot listen on {address}: {error}; choose another with --grpc and --http"
+            );
+            Err(Refusal::unavailable(message).into())
+        }
+    }
 }
 
 async fn in_time(plane: &str, ready: impl Future<Output = ()>) -> Result<(), Failure> {
