@@ -14,7 +14,7 @@ use talweg_client::{Client, clock::Clock, pool::ChannelPool, view::SharedView};
 use talweg_kit::{
     data_stream::PeerInfo,
     errors::{ErrorCode, Refusal},
-    net::CONNECTION_GRANT_BYTES,
+    net::Grant,
 };
 use talweg_types::limits;
 use tokio::{
@@ -134,16 +134,16 @@ pub fn draining() -> Refusal {
     Refusal::unavailable("this gateway is stopping").retry_after(200)
 }
 
-/// Unanswered bytes that a Produce stream may have: the streams of a connection
-/// share what a connection may be granted.
-pub fn produce_grant(peer: &PeerInfo) -> u64 {
-    let streams = peer
-        .connection
-        .as_ref()
-        .map_or(1, |connection| connection.streams())
-        .max(1);
-    (CONNECTION_GRANT_BYTES / streams as u64).clamp(
-        limits::PRODUCE_CREDIT_BYTES_MIN,
-        limits::PRODUCE_CREDIT_BYTES,
-    )
+/// Unanswered bytes that a Produce stream may have, and its hold on the
+/// connection's budget. THROTTLED when that is used up.
+pub fn produce_grant(peer: &PeerInfo) -> Result<(u64, Option<Grant>), Refusal> {
+    let Some(connection) = &peer.connection else {
+        return Ok((limits::PRODUCE_CREDIT_BYTES, None));
+    };
+    let grant = connection.grant(limits::PRODUCE_CREDIT_BYTES, limits::PRODUCE_CREDIT_BYTES_MIN);
+    let grant = grant.ok_or_else(|| {
+        let why = "the streams of this connection hold all its credit; open another connection";
+        Refusal::new(ErrorCode::Throttled, why)
+    })?;
+    Ok((grant.bytes(), Some(grant)))
 }

@@ -24,6 +24,7 @@ use talweg_client::{
 use talweg_kit::{
     data_stream::{Closed, FrameReceiver, FrameSender, PeerInfo},
     errors::Refusal,
+    net::Grant,
 };
 use talweg_proto::v1::{
     self, ProduceRequest, ProduceResponse, produce_request, produce_response::Frame,
@@ -78,6 +79,8 @@ pub struct ProduceStream {
     phase: Phase,
     stops: watch::Receiver<Option<Drain>>,
     next_heartbeat: Instant,
+    /// Keeps this stream's share of the connection's credit.
+    _grant: Option<Grant>,
 }
 
 impl ProduceStream {
@@ -97,8 +100,9 @@ impl ProduceStream {
             return Err(violation("the first frame must be `open`").into());
         };
         let opening = Opening::check(open, &node.view.get().cluster_id)?;
+        let (bytes, grant) = produce_grant(peer)?;
         let granted = Amount {
-            bytes: produce_grant(peer),
+            bytes,
             records: limits::PRODUCE_CREDIT_RECORDS,
         };
         let opened = v1::ProduceOpened {
@@ -126,6 +130,7 @@ impl ProduceStream {
             node,
             requests,
             responses,
+            _grant: grant,
         };
         let sent = stream
             .responses
