@@ -18,7 +18,9 @@ const TOLERANCE_MS: i64 = 60_000;
 
 /// The wall clock.
 pub fn wall_now() -> TimestampMs {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO);
     TimestampMs(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
@@ -54,7 +56,8 @@ impl ClockWatch {
     pub fn sample(&self, wall: TimestampMs, monotonic: MonotonicMs) {
         let mut state = self.state.lock();
         if let Some((last_wall, last_monotonic)) = state.last.replace((wall, monotonic)) {
-            let elapsed = i64::try_from(monotonic.0.saturating_sub(last_monotonic.0)).unwrap_or(i64::MAX);
+            let elapsed =
+                i64::try_from(monotonic.0.saturating_sub(last_monotonic.0)).unwrap_or(i64::MAX);
             let jump = wall.0.saturating_sub(last_wall.0).saturating_sub(elapsed);
             state.jumped |= jump.saturating_abs() > TOLERANCE_MS;
         }

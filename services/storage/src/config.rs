@@ -95,14 +95,40 @@ impl ProcessConfig for StorageConfig {
     const PROCESS: &'static str = "storage";
 
     fn check(&self) -> Result<(), Problem> {
-        let refuse = |bad: bool, key: &str, reason: &str| if bad { Err(Problem::new(key, reason)) } else { Ok(()) };
-        refuse(self.data_dirs.is_empty(), "data_dirs", "at least one folder is needed")?;
-        refuse(self.controllers.is_empty(), "controllers", "at least one URL is needed")?;
-        refuse(self.heartbeat_min_ms == 0, "heartbeat_min_ms", "must be above 0")?;
+        let refuse = |bad: bool, key: &str, reason: &str| {
+            if bad {
+                Err(Problem::new(key, reason))
+            } else {
+                Ok(())
+            }
+        };
+        refuse(
+            self.data_dirs.is_empty(),
+            "data_dirs",
+            "at least one folder is needed",
+        )?;
+        refuse(
+            self.controllers.is_empty(),
+            "controllers",
+            "at least one URL is needed",
+        )?;
+        refuse(
+            self.heartbeat_min_ms == 0,
+            "heartbeat_min_ms",
+            "must be above 0",
+        )?;
         let crossed = self.heartbeat_min_ms > self.heartbeat_max_ms;
-        refuse(crossed, "heartbeat_max_ms", "must not be below heartbeat_min_ms")?;
+        refuse(
+            crossed,
+            "heartbeat_max_ms",
+            "must not be below heartbeat_min_ms",
+        )?;
         let low = self.mailbox_bytes < MAILBOX_BYTES_MIN;
-        refuse(low, "mailbox_bytes", "must be at least 4194304, the largest frame")?;
+        refuse(
+            low,
+            "mailbox_bytes",
+            "must be at least 4194304, the largest frame",
+        )?;
         refuse(self.streams_max == 0, "streams_max", "must be at least 1")
     }
 }
@@ -115,7 +141,11 @@ impl StorageConfig {
     }
 
     pub(crate) fn recovery_count(&self) -> usize {
-        if self.recovery_threads > 0 { self.recovery_threads } else { cores() * 2 }
+        if self.recovery_threads > 0 {
+            self.recovery_threads
+        } else {
+            cores() * 2
+        }
     }
 }
 

@@ -25,9 +25,19 @@ const REBUILD_BYTES: u64 = 64 << 20;
 
 /// Something slow.
 pub enum Job {
-    Flush { back: FlushBack, tickets: Vec<(TopicPartition, FlushTicket)> },
-    Delete { log: Box<PartitionLog>, done: oneshot::Sender<Result<(), LogError>> },
-    RebuildIndex { reader: Arc<LogReader>, interval_bytes: u32, back: LoopHandle },
+    Flush {
+        back: FlushBack,
+        tickets: Vec<(TopicPartition, FlushTicket)>,
+    },
+    Delete {
+        log: Box<PartitionLog>,
+        done: oneshot::Sender<Result<(), LogError>>,
+    },
+    RebuildIndex {
+        reader: Arc<LogReader>,
+        interval_bytes: u32,
+        back: LoopHandle,
+    },
 }
 
 /// Where the results of a flush go.
@@ -49,13 +59,17 @@ pub struct Flushers {
 impl Flushers {
     /// Starts the threads. They end when the last handle is dropped and their
     /// queue is empty.
-    pub fn spawn(urgent_threads: usize, background_threads: usize) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
+    pub fn spawn(
+        urgent_threads: usize,
+        background_threads: usize,
+    ) -> io::Result<(Self, Vec<JoinHandle<()>>)> {
         let (urgent, urgent_jobs) = unbounded();
         let (background, background_jobs) = unbounded();
         let mut threads = Vec::new();
-        for (name, count, jobs) in
-            [("flush", urgent_threads.max(1), urgent_jobs), ("background", background_threads.max(1), background_jobs)]
-        {
+        for (name, count, jobs) in [
+            ("flush", urgent_threads.max(1), urgent_jobs),
+            ("background", background_threads.max(1), background_jobs),
+        ] {
             for number in 0..count {
                 let jobs: Receiver<Job> = jobs.clone();
                 let thread = thread::Builder::new().name(format!("{name}-{number}"));
@@ -74,11 +88,17 @@ impl Flushers {
         };
         // A send fails only when the threads have ended, after the loops.
         if tickets.len() > FILES_SIDE_BY_SIDE {
-            let _ = jobs.send(Job::Flush { back: back.clone(), tickets });
+            let _ = jobs.send(Job::Flush {
+                back: back.clone(),
+                tickets,
+            });
             return;
         }
         for ticket in tickets {
-            let _ = jobs.send(Job::Flush { back: back.clone(), tickets: vec![ticket] });
+            let _ = jobs.send(Job::Flush {
+                back: back.clone(),
+                tickets: vec![ticket],
+            });
         }
     }
 
@@ -95,11 +115,17 @@ fn run(job: Job) {
             // The caller may have given up waiting; the log is deleted all the same.
             let _ = done.send(log.delete());
         }
-        Job::RebuildIndex { reader, interval_bytes, back } => {
+        Job::RebuildIndex {
+            reader,
+            interval_bytes,
+            back,
+        } => {
             let tp = reader.topic_partition();
             match reader.rebuild_index(interval_bytes, REBUILD_BYTES) {
                 Ok(_) => {}
-                Err(error) => tracing::warn!(partition = %tp, %error, "index not rebuilt; tried again later"),
+                Err(error) => {
+                    tracing::warn!(partition = %tp, %error, "index not rebuilt; tried again later")
+                }
             }
             let _ = back.send(Command::IndexRebuilt { tp });
         }
@@ -112,15 +138,22 @@ fn flush(back: &FlushBack, tickets: Vec<(TopicPartition, FlushTicket)>) {
         [one] => one.run(),
         many => run_together(&back.folder, many),
     };
-    let results = names.into_iter().zip(tickets).map(|(tp, ticket)| crate::partition::Flushed {
-        tp,
-        ticket,
-        result: match &result {
-            Ok(()) => Ok(()),
-            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
-        },
-    });
+    let results = names
+        .into_iter()
+        .zip(tickets)
+        .map(|(tp, ticket)| crate::partition::Flushed {
+            tp,
+            ticket,
+            result: match &result {
+                Ok(()) => Ok(()),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            },
+        });
     let results = results.collect();
     // After the loop has ended nobody waits for the result.
-    let _ = back.to.send(Command::Flushed { folder: back.folder_index, kind: back.kind, results });
+    let _ = back.to.send(Command::Flushed {
+        folder: back.folder_index,
+        kind: back.kind,
+        results,
+    });
 }

@@ -5,7 +5,12 @@
 
 use crate::config::StorageConfig;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 use talweg_log::{
     Boot, FolderError, FolderOptions, LogFolder,
     fs::{LogFs, RealFs},
@@ -18,6 +23,9 @@ use talweg_proto::{
 use talweg_types::{Incarnation, TopicPartition};
 use thiserror::Error;
 
+/// How long another process may go on holding the index.
+const INDEX_WAIT: Duration = Duration::from_secs(2);
+
 /// Why the folders could not be opened.
 #[derive(Debug, Error)]
 pub enum FoldersError {
@@ -26,7 +34,10 @@ pub enum FoldersError {
     #[error(transparent)]
     Index(#[from] KvError),
     #[error("{path}: {source}")]
-    Io { path: String, source: std::io::Error },
+    Io {
+        path: String,
+        source: std::io::Error,
+    },
     #[error("partition {0} lies in two log folders; move one away")]
     Twice(TopicPartition),
 }
@@ -53,7 +64,7 @@ impl Folders {
             write_buffer_bytes: size(config.index_buffer_bytes),
             ..RocksKvConfig::default()
         };
-        let index = Arc::new(RocksKv::open(&first.join("index"), kv)?);
+        let index = Arc::new(open_index(&first.join("index"), kv)?);
         let options = FolderOptions {
             reserve_bytes: config.disk_reserve_bytes,
             open_files: open_files(config, descriptor_limit),
@@ -63,7 +74,8 @@ impl Folders {
         for (number, path) in config.data_dirs.iter().enumerate() {
             let path = std::path::absolute(path).map_err(io(path))?;
             let fs = file_system(&path).map_err(io(&path))?;
-            let (folder, report) = LogFolder::open_with(fs, path.clone(), index.clone(), options.clone())?;
+            let (folder, report) =
+                LogFolder::open_with(fs, path.clone(), index.clone(), options.clone())?;
             for tp in folder.partitions()? {
                 if located.insert(tp, number).is_some() {
                     return Err(FoldersError::Twice(tp));
@@ -72,7 +84,11 @@ impl Folders {
             tracing::info!(folder = %path.display(), id = %report.id, boot = ?report.boot, "log folder opened");
             list.push(folder);
         }
-        Ok(Self { list, index, located: Mutex::new(located) })
+        Ok(Self {
+            list,
+            index,
+            located: Mutex::new(located),
+        })
     }
 
     /// The folder that holds a partition, if one does.
@@ -88,10 +104,16 @@ impl Folders {
         }
         let mut counts = vec![0usize; self.list.len()];
         located.values().for_each(|number| counts[*number] += 1);
-        let usable = |number: &usize| self.list[*number].failed().is_none() && !self.list[*number].is_full();
+        let usable =
+            |number: &usize| self.list[*number].failed().is_none() && !self.list[*number].is_full();
         let all = 0..self.list.len();
-        let best = all.clone().filter(usable).min_by_key(|number| counts[*number]);
-        let number = best.or_else(|| all.min_by_key(|number| counts[*number])).unwrap_or(0);
+        let best = all
+            .clone()
+            .filter(usable)
+            .min_by_key(|number| counts[*number]);
+        let number = best
+            .or_else(|| all.min_by_key(|number| counts[*number]))
+            .unwrap_or(0);
         located.insert(tp, number);
         number
     }
@@ -103,7 +125,12 @@ impl Folders {
 
     /// Partitions of a topic that lie on disk or were placed.
     pub fn of_topic(&self, topic_id: talweg_types::TopicId) -> Vec<TopicPartition> {
-        self.located.lock().keys().filter(|tp| tp.topic_id == topic_id).copied().collect()
+        self.located
+            .lock()
+            .keys()
+            .filter(|tp| tp.topic_id == topic_id)
+            .copied()
+            .collect()
     }
 
     /// As the node registers them.
@@ -137,13 +164,29 @@ impl Folders {
 
     /// Before the first append of this process; durable on return.
     pub fn mark_running(&self, incarnation: Incarnation) -> Result<(), FolderError> {
-        self.list.iter().try_for_each(|folder| folder.mark_running(incarnation))
+        self.list
+            .iter()
+            .try_for_each(|folder| folder.mark_running(incarnation))
     }
 
     /// After every partition was closed. A failed folder stays as it is.
     pub fn mark_clean(&self) -> Result<(), FolderError> {
         let healthy = self.list.iter().filter(|folder| folder.failed().is_none());
         healthy.map(|folder| folder.mark_clean()).collect()
+    }
+}
+
+/// The process before this one may still be closing it.
+fn open_index(path: &Path, config: RocksKvConfig) -> Result<RocksKv, KvError> {
+    let deadline = Instant::now() + INDEX_WAIT;
+    loop {
+        match RocksKv::open(path, config) {
+            Err(error) if Instant::now() < deadline => {
+                tracing::debug!(%error, "the index cannot be opened yet");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
+        }
     }
 }
 

@@ -40,9 +40,11 @@ impl Housekeeping {
         if node.draining().is_some() {
             self.readiness.not_ready("stopping");
         } else if node.incarnation().is_none() {
-            self.readiness.not_ready("not registered with a controller yet");
+            self.readiness
+                .not_ready("not registered with a controller yet");
         } else if !node.is_ready() {
-            self.readiness.not_ready("the view of the cluster is not known yet");
+            self.readiness
+                .not_ready("the view of the cluster is not known yet");
         } else {
             self.readiness.ready();
         }
@@ -50,21 +52,44 @@ impl Housekeeping {
 
     /// A disk that hangs holds this up, and nothing else.
     async fn look(&self) {
-        self.node.clock.sample(clock::wall_now(), clock::monotonic_now());
+        self.node
+            .clock
+            .sample(clock::wall_now(), clock::monotonic_now());
         let folders = Arc::clone(&self.folders);
-        let looked = tokio::task::spawn_blocking(move || (folders.describe(), index_bytes(&folders.index)));
-        let Ok((described, index_bytes)) = looked.await else { return };
+        let looked =
+            tokio::task::spawn_blocking(move || (folders.describe(), index_bytes(&folders.index)));
+        let Ok((described, index_bytes)) = looked.await else {
+            return;
+        };
         let metrics = &self.node.metrics;
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let free = described.iter().map(|folder| folder.free_bytes).min().unwrap_or(0);
+        let free = described
+            .iter()
+            .map(|folder| folder.free_bytes)
+            .min()
+            .unwrap_or(0);
         metrics.folder_free_bytes.set(number(free));
-        metrics.failed_folders.set(number(described.iter().filter(|f| !f.failure.is_empty()).count() as u64));
+        metrics.failed_folders.set(number(
+            described.iter().filter(|f| !f.failure.is_empty()).count() as u64,
+        ));
         metrics.index_bytes.set(number(index_bytes));
-        let open: usize = self.folders.list.iter().map(|folder| folder.open_files()).sum();
+        let open: usize = self
+            .folders
+            .list
+            .iter()
+            .map(|folder| folder.open_files())
+            .sum();
         metrics.open_files.set(number(open as u64));
-        let queued: usize = self.node.loops.iter().map(|owner| owner.queued_bytes()).sum();
+        let queued: usize = self
+            .node
+            .loops
+            .iter()
+            .map(|owner| owner.queued_bytes())
+            .sum();
         metrics.mailbox_bytes.set(number(queued as u64));
-        metrics.oldest_unflushed_ms.set(number(metrics.unflushed_age_ms()));
+        metrics
+            .oldest_unflushed_ms
+            .set(number(metrics.unflushed_age_ms()));
         let (all, leaders, failed) = self.node.partitions.counts();
         metrics.partitions.set(number(all));
         metrics.leaders.set(number(leaders));

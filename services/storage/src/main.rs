@@ -43,7 +43,10 @@ fn main() -> anyhow::Result<ExitCode> {
         print!("{}", loaded.render());
         return Ok(ExitCode::SUCCESS);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
     let code = runtime.block_on(run(loaded.value));
     // Workers that hang on a disk must not hold the process.
     runtime.shutdown_background();

@@ -37,8 +37,14 @@ impl Metrics {
         Self {
             produced_bytes: counter("produced_bytes_total", "Encoded bytes of batches appended."),
             produced_records: counter("produced_records_total", "Records appended."),
-            fetched_bytes: counter("fetched_bytes_total", "Encoded bytes of batches sent to readers."),
-            fetched_records: counter("fetched_records_total", "Records in batches sent to readers."),
+            fetched_bytes: counter(
+                "fetched_bytes_total",
+                "Encoded bytes of batches sent to readers.",
+            ),
+            fetched_records: counter(
+                "fetched_records_total",
+                "Records in batches sent to readers.",
+            ),
             refused_batches: counter("refused_batches_total", "Batches that were refused."),
             cold_reads: counter("cold_reads_total", "Reads that had to wait for the disk."),
             produce_streams: gauge("produce_streams", "Open produce streams."),
@@ -46,7 +52,10 @@ impl Metrics {
             partitions: gauge("partitions", "Replicas that are open."),
             leaders: gauge("leaders", "Partitions that this node leads."),
             failed_partitions: gauge("failed_partitions", "Replicas that serve no more."),
-            oldest_unflushed_ms: gauge("oldest_unflushed_ms", "Age of the oldest unflushed byte, in milliseconds."),
+            oldest_unflushed_ms: gauge(
+                "oldest_unflushed_ms",
+                "Age of the oldest unflushed byte, in milliseconds.",
+            ),
             folder_free_bytes: gauge("folder_free_bytes", "Least free space of the log folders."),
             failed_folders: gauge("failed_folders", "Log folders that failed."),
             open_files: gauge("open_files", "Segment files held open."),
@@ -75,7 +84,13 @@ impl Metrics {
     /// Age of the oldest unflushed byte in milliseconds.
     pub fn unflushed_age_ms(&self) -> u64 {
         let now = clock::monotonic_now().0;
-        let ages = self.unflushed_since.iter().map(|since| since.load(Ordering::Relaxed)).filter(|since| *since > 0);
-        ages.map(|since| now.saturating_sub(since)).max().unwrap_or(0)
+        let ages = self
+            .unflushed_since
+            .iter()
+            .map(|since| since.load(Ordering::Relaxed))
+            .filter(|since| *since > 0);
+        ages.map(|since| now.saturating_sub(since))
+            .max()
+            .unwrap_or(0)
     }
 }

@@ -47,7 +47,12 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(config: StorageConfig, loops: Vec<LoopHandle>, clock: Arc<ClockWatch>, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        config: StorageConfig,
+        loops: Vec<LoopHandle>,
+        clock: Arc<ClockWatch>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             readers: Arc::new(Semaphore::new(config.read_threads.max(1))),
             streams: Arc::new(Semaphore::new(config.streams_max)),

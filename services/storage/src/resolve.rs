@@ -1,13 +1,15 @@
 //! From what a client names to what this node holds.
 
 use crate::{node::Node, partition::PartitionHandle, view::TopicView};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::v1::{LeaderHint, Plane};
 use talweg_types::{LeaderEpoch, PartitionIndex, TopicId, TopicPartition};
 
 /// A wait before asking again while the node is still opening a partition.
 const OPENING_RETRY_MS: u32 = 50;
+/// A view that is behind its controller's catches up within this.
+const NEWS_TIME: Duration = Duration::from_millis(250);
 /// A wait before asking again while nobody leads.
 const NO_LEADER_RETRY_MS: u32 = 100;
 
@@ -19,18 +21,43 @@ pub fn topic(node: &Node, name: &str, id: &[u8]) -> Result<Arc<TopicView>, Refus
         if name.is_empty() {
             return Err(Refusal::invalid("topic", "a topic name or id is needed"));
         }
-        return view.topic_by_name(name).cloned().ok_or_else(|| unknown(format!("has the name {name:?}")));
+        return view
+            .topic_by_name(name)
+            .cloned()
+            .ok_or_else(|| unknown(format!("has the name {name:?}")));
     }
-    let id = TopicId::from_slice(id).ok_or_else(|| Refusal::invalid("topic_id", "must have 16 bytes"))?;
-    let found = view.topics.get(&id).filter(|topic| !topic.topic.name.is_empty());
+    let id = TopicId::from_slice(id)
+        .ok_or_else(|| Refusal::invalid("topic_id", "must have 16 bytes"))?;
+    let found = view
+        .topics
+        .get(&id)
+        .filter(|topic| !topic.topic.name.is_empty());
     match found {
         Some(topic) if name.is_empty() || topic.topic.name == name => Ok(Arc::clone(topic)),
-        None if name.is_empty() || view.topic_by_name(name).is_none() => Err(unknown(format!("has the id {id}"))),
+        None if name.is_empty() || view.topic_by_name(name).is_none() => {
+            Err(unknown(format!("has the id {id}")))
+        }
         _ => Err(Refusal::new(
             ErrorCode::TopicIdChanged,
             format!("topic {name:?} has not the id {id}; it was deleted and created again"),
         )),
     }
+}
+
+/// Waits a moment for a topic and partition that this node has not heard of:
+/// it may have been made just now, and the news be on its way.
+pub async fn wait_for_news(node: &Node, name: &str, id: &[u8], partition: u32) {
+    let is_unknown = || match topic(node, name, id) {
+        Ok(topic) => partition >= topic.topic.partitions,
+        Err(refusal) => refusal.code == ErrorCode::UnknownTopic,
+    };
+    if !is_unknown() {
+        return;
+    }
+    let mut changed = node.view.subscribe();
+    let news = async { while is_unknown() && changed.changed().await.is_ok() {} };
+    // Without news the caller is told what is known.
+    let _ = tokio::time::timeout(NEWS_TIME, news).await;
 }
 
 /// A partition of a topic that this node leads.
@@ -39,7 +66,10 @@ pub fn led_partition(
     topic: &TopicView,
     partition: u32,
 ) -> Result<(Arc<PartitionHandle>, LeaderEpoch), Refusal> {
-    let tp = TopicPartition { topic_id: topic.id, partition: PartitionIndex(partition) };
+    let tp = TopicPartition {
+        topic_id: topic.id,
+        partition: PartitionIndex(partition),
+    };
     if partition >= topic.topic.partitions {
         let message = format!(
             "topic {:?} has partitions 0 to {}, not {partition}",
@@ -66,25 +96,38 @@ pub fn not_leading(node: &Node, tp: &TopicPartition) -> Refusal {
     let Some((_, state)) = view.partition(tp) else {
         return match view.topics.get(&tp.topic_id) {
             Some(_) => Refusal::new(ErrorCode::TopicNotReady, "the partition is being created"),
-            None => Refusal::new(ErrorCode::UnknownTopic, format!("no topic has the id {}", tp.topic_id)),
+            None => Refusal::new(
+                ErrorCode::UnknownTopic,
+                format!("no topic has the id {}", tp.topic_id),
+            ),
         };
     };
     if state.leader == 0 {
-        return Refusal::new(ErrorCode::NoLeader, "the partition has no leader now").retry_after(NO_LEADER_RETRY_MS);
+        return Refusal::new(ErrorCode::NoLeader, "the partition has no leader now")
+            .retry_after(NO_LEADER_RETRY_MS);
     }
     if state.leader == node.id() {
-        let own = node.incarnation().is_some_and(|own| own.0 == state.leader_incarnation);
+        let own = node
+            .incarnation()
+            .is_some_and(|own| own.0 == state.leader_incarnation);
         return if own {
             Refusal::unavailable("the partition is being opened").retry_after(OPENING_RETRY_MS)
         } else {
-            Refusal::new(ErrorCode::NoLeader, "the leader has restarted; a new epoch is to come")
-                .retry_after(NO_LEADER_RETRY_MS)
+            Refusal::new(
+                ErrorCode::NoLeader,
+                "the leader has restarted; a new epoch is to come",
+            )
+            .retry_after(NO_LEADER_RETRY_MS)
         };
     }
     let message = format!("node {} leads the partition", state.leader);
     Refusal::new(ErrorCode::NotLeader, message).with_leader(LeaderHint {
         node_id: state.leader,
-        addresses: view.storage_node(state.leader).map(|node| node.grpc_address.clone()).into_iter().collect(),
+        addresses: view
+            .storage_node(state.leader)
+            .map(|node| node.grpc_address.clone())
+            .into_iter()
+            .collect(),
         leader_epoch: state.leader_epoch,
     })
 }
@@ -103,8 +146,14 @@ pub fn check_epoch(asked: Option<i32>, current: LeaderEpoch) -> Result<(), Refus
 /// The thin form, or whatever else only gateways do.
 pub fn only_gateways(node: &Node, what: &str) -> Refusal {
     let addresses = node.view.get().addresses(Plane::Gateway);
-    Refusal::not_built(format!("{what} is served by gateways, not by storage nodes"))
-        .with_leader(LeaderHint { node_id: 0, addresses, leader_epoch: -1 })
+    Refusal::not_built(format!(
+        "{what} is served by gateways, not by storage nodes"
+    ))
+    .with_leader(LeaderHint {
+        node_id: 0,
+        addresses,
+        leader_epoch: -1,
+    })
 }
 
 /// A new stream while the process stops.

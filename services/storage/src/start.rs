@@ -7,7 +7,9 @@
 use crate::{
     clock::ClockWatch,
     config::StorageConfig,
-    control::{Assigner, Controllers, Identity, IdentityError, Registration, Session, Stopped, follow},
+    control::{
+        Assigner, Controllers, Identity, IdentityError, Registration, Session, Stopped, follow,
+    },
     fetch::FetchHandler,
     flusher::Flushers,
     folders::{Folders, FoldersError},
@@ -31,7 +33,9 @@ use talweg_kit::{
 use talweg_proto::{
     DESCRIPTORS,
     storage::v1::replica_service_server::ReplicaServiceServer,
-    v1::{cluster_service_server::ClusterServiceServer, offset_service_server::OffsetServiceServer},
+    v1::{
+        cluster_service_server::ClusterServiceServer, offset_service_server::OffsetServiceServer,
+    },
 };
 use thiserror::Error;
 use tokio::sync::watch;
@@ -81,7 +85,9 @@ pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
     let (folders, identity) = open_folders(config.clone(), descriptors).await?;
     let registry = metrics::Metrics::new("storage");
     let metrics = Arc::new(Metrics::new(&registry, config.loop_count()));
-    metrics.descriptor_limit.set(i64::try_from(descriptors).unwrap_or(i64::MAX));
+    metrics
+        .descriptor_limit
+        .set(i64::try_from(descriptors).unwrap_or(i64::MAX));
     let clock = Arc::new(ClockWatch::default());
     let (loops, threads) = start_loops(&config, &folders, &clock, &metrics)?;
     let node = Arc::new(Node::new(config.clone(), loops, clock, metrics));
@@ -94,13 +100,26 @@ pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
         .map_err(|error| StartError::Reflection(error.to_string()))?;
     let routes = Routes::new(health_service)
         .add_service(reflection)
-        .add_service(produce_service::<ProduceHandler>(ProduceHandler { node: Arc::clone(&node) }))
-        .add_service(fetch_service::<FetchHandler>(FetchHandler { node: Arc::clone(&node) }))
-        .add_service(OffsetServiceServer::new(Offsets { node: Arc::clone(&node) }))
-        .add_service(ClusterServiceServer::new(Cluster { node: Arc::clone(&node) }))
-        .add_service(ReplicaServiceServer::new(Replicas { node: Arc::clone(&node) }));
+        .add_service(produce_service::<ProduceHandler>(ProduceHandler {
+            node: Arc::clone(&node),
+        }))
+        .add_service(fetch_service::<FetchHandler>(FetchHandler {
+            node: Arc::clone(&node),
+        }))
+        .add_service(OffsetServiceServer::new(Offsets {
+            node: Arc::clone(&node),
+        }))
+        .add_service(ClusterServiceServer::new(Cluster {
+            node: Arc::clone(&node),
+        }))
+        .add_service(ReplicaServiceServer::new(Replicas {
+            node: Arc::clone(&node),
+        }));
     let server = serve(bind(&config.grpc).await?, routes, ServerOptions::default())?;
-    let http = serve_http(bind(&config.http).await?, router(readiness.clone(), registry))?;
+    let http = serve_http(
+        bind(&config.http).await?,
+        router(readiness.clone(), registry),
+    )?;
 
     let registration = Registration {
         grpc_address: advertised(&config.advertised, server.addr()),
@@ -164,7 +183,7 @@ fn start_loops(
     metrics: &Arc<Metrics>,
 ) -> io::Result<Loops> {
     let count = config.loop_count();
-    let (flushers, _) = Flushers::spawn(config.flush_threads, config.background_threads)?;
+    let (flushers, mut threads) = Flushers::spawn(config.flush_threads, config.background_threads)?;
     let share = |bytes: u64| bytes / count as u64;
     let settings = LoopSettings {
         folders: folders.list.clone(),
@@ -174,8 +193,14 @@ fn start_loops(
         mailbox_bytes: u32::try_from(share(config.mailbox_bytes)).unwrap_or(u32::MAX),
         background_flush_bytes: share(config.background_flush_bytes),
     };
-    let loops = (0..count).map(|index| spawn_loop(index, settings.clone())).collect::<io::Result<Vec<_>>>()?;
-    Ok(loops.into_iter().unzip())
+    let mut loops = Vec::with_capacity(count);
+    for index in 0..count {
+        let (handle, thread) = spawn_loop(index, settings.clone())?;
+        loops.push(handle);
+        // Loops first: the flushers end when the last loop has.
+        threads.insert(index, thread);
+    }
+    Ok((loops, threads))
 }
 
 type Control = (SideRuntime, watch::Receiver<Option<Result<(), Stopped>>>);
@@ -188,7 +213,14 @@ fn start_control(
 ) -> io::Result<Control> {
     let control = SideRuntime::start("control")?;
     control.spawn(follow(Arc::clone(node), Arc::clone(controllers)));
-    control.spawn(Assigner::new(Arc::clone(node), Arc::clone(folders), Arc::clone(controllers)).run());
+    control.spawn(
+        Assigner::new(
+            Arc::clone(node),
+            Arc::clone(folders),
+            Arc::clone(controllers),
+        )
+        .run(),
+    );
     let (end, ended) = watch::channel(None);
     let session = Arc::clone(session);
     control.spawn(async move {
@@ -213,8 +245,14 @@ fn advertised(configured: &str, addr: SocketAddr) -> String {
 /// Asks for as many descriptors as the system gives; returns how many there are.
 fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
-    if let Some(maximum) = limit.maximum.filter(|maximum| limit.current.is_some_and(|now| now < *maximum)) {
-        let raised = Rlimit { current: Some(maximum), maximum: Some(maximum) };
+    if let Some(maximum) = limit
+        .maximum
+        .filter(|maximum| limit.current.is_some_and(|now| now < *maximum))
+    {
+        let raised = Rlimit {
+            current: Some(maximum),
+            maximum: Some(maximum),
+        };
         if let Err(error) = setrlimit(Resource::Nofile, raised) {
             tracing::warn!(%error, "the descriptor limit stays as it is");
         }
@@ -269,5 +307,9 @@ impl Drop for Handle {
             // After a stop they have ended already.
             let _ = owner.send(Command::Abort);
         }
+        // Nothing of this node touches its files when the next one opens them.
+        self.threads
+            .drain(..)
+            .for_each(|thread| drop(thread.join()));
     }
 }

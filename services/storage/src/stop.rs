@@ -3,16 +3,18 @@
 //! Bounded at every step. A step that takes too long is given up: the folders
 //! then stay marked as running, and the next start recovers them.
 
-use crate::{
-    partition::Command,
-    start::Handle,
-    stream::CLOSING_TIME,
+use crate::{partition::Command, start::Handle, stream::CLOSING_TIME};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
 };
-use std::{sync::Arc, time::Duration};
+use talweg_log::kv::RocksKv;
 use tokio::{sync::oneshot, time::timeout};
 
 /// For flushing and closing all logs.
 const CLOSE_TIME: Duration = Duration::from_millis(1_500);
+/// For tasks that still hold files to end.
+const RELEASE_TIME: Duration = Duration::from_secs(1);
 /// For telling the controller, and for the HTTP server.
 const LAST_TIME: Duration = Duration::from_millis(200);
 
@@ -22,13 +24,21 @@ impl Handle {
     /// most `drain` and 2.5 s.
     pub async fn stop(mut self, drain: Duration) -> bool {
         self.readiness.not_ready("stopping");
-        self.health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+        self.health
+            .set_service_status("", tonic_health::ServingStatus::NotServing)
+            .await;
         self.node.begin_drain(drain);
         if let Some(server) = self.server.take() {
             let report = server.stop(drain + CLOSING_TIME + LAST_TIME).await;
-            tracing::info!(open = report.open, forced = report.forced, "connections closed");
+            tracing::info!(
+                open = report.open,
+                forced = report.forced,
+                "connections closed"
+            );
         }
-        let closed = timeout(CLOSE_TIME, self.close_logs()).await.unwrap_or(false);
+        let closed = timeout(CLOSE_TIME, self.close_logs())
+            .await
+            .unwrap_or(false);
         let clean = closed && self.mark_clean().await;
         if !clean {
             tracing::warn!("not everything could be closed; the next start recovers the logs");
@@ -39,16 +49,24 @@ impl Handle {
         if let Some(http) = self.http.take() {
             http.stop(LAST_TIME).await;
         }
-        if closed {
-            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        if !closed {
+            // A thread that hangs on a disk must not hold the process.
+            self.threads.clear();
+        }
+        let index = Arc::downgrade(&self.folders.index);
+        drop(self);
+        if !released(&index).await {
+            tracing::debug!("the index is still held by a task that has not ended");
         }
         clean
     }
 
     /// Ends at once, as if the process had been killed: nothing more is flushed
-    /// or said.
-    pub fn kill(self) {
+    /// or said. True once nothing holds its files any more.
+    pub async fn kill(self) -> bool {
+        let index = Arc::downgrade(&self.folders.index);
         drop(self);
+        released(&index).await
     }
 
     async fn close_logs(&self) -> bool {
@@ -83,4 +101,14 @@ impl Handle {
             Ok(Err(_)) | Err(_) => false,
         }
     }
+}
+
+/// Waits until the index store is closed, so that another start may open it.
+async fn released(index: &Weak<RocksKv>) -> bool {
+    let gone = async {
+        while index.strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    timeout(RELEASE_TIME, gone).await.is_ok()
 }

@@ -52,13 +52,23 @@ impl Drop for Counted {
 /// Unanswered bytes that a produce stream may have: a connection's streams
 /// share what a connection may be granted.
 pub fn produce_grant(peer: &PeerInfo) -> u64 {
-    let streams = peer.connection.as_ref().map_or(1, |connection| connection.streams()).max(1) as u64;
-    (CONNECTION_GRANT_BYTES / streams).clamp(limits::PRODUCE_CREDIT_BYTES_MIN, limits::PRODUCE_CREDIT_BYTES)
+    let streams = peer
+        .connection
+        .as_ref()
+        .map_or(1, |connection| connection.streams())
+        .max(1) as u64;
+    (CONNECTION_GRANT_BYTES / streams).clamp(
+        limits::PRODUCE_CREDIT_BYTES_MIN,
+        limits::PRODUCE_CREDIT_BYTES,
+    )
 }
 
 pub fn check_client_id(client_id: &str) -> Result<(), Refusal> {
     if client_id.len() > CLIENT_ID_BYTES_MAX {
-        let reason = format!("has {} bytes, at most {CLIENT_ID_BYTES_MAX} are allowed", client_id.len());
+        let reason = format!(
+            "has {} bytes, at most {CLIENT_ID_BYTES_MAX} are allowed",
+            client_id.len()
+        );
         return Err(Refusal::invalid("open.client_id", reason));
     }
     Ok(())
@@ -77,7 +87,10 @@ pub struct DrainWatch {
 
 impl DrainWatch {
     pub fn new(node: &Node) -> Self {
-        Self { watch: node.watch_drain(), told: None }
+        Self {
+            watch: node.watch_drain(),
+            told: None,
+        }
     }
 
     /// Resolves once, when the process begins to stop.
@@ -101,11 +114,17 @@ impl DrainWatch {
 
     /// The client's time is over.
     pub fn is_over(&self) -> bool {
-        self.deadline().is_some_and(|deadline| Instant::now() >= deadline)
+        self.deadline()
+            .is_some_and(|deadline| Instant::now() >= deadline)
     }
 }
 
 /// Milliseconds from now to `deadline`, for a frame.
 pub fn ms_until(deadline: Instant) -> u32 {
-    u32::try_from(deadline.saturating_duration_since(Instant::now()).as_millis()).unwrap_or(u32::MAX)
+    u32::try_from(
+        deadline
+            .saturating_duration_since(Instant::now())
+            .as_millis(),
+    )
+    .unwrap_or(u32::MAX)
 }

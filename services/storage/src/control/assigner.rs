@@ -41,7 +41,10 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What comes back.
 enum Event {
-    Opened(TopicPartition, Box<Result<(PartitionLog, RecoveryReport), LogError>>),
+    Opened(
+        TopicPartition,
+        Box<Result<(PartitionLog, RecoveryReport), LogError>>,
+    ),
     Deleted(TopicPartition, Result<(), LogError>),
     Confirmed(Vec<TopicId>, bool),
 }
@@ -103,8 +106,10 @@ impl Assigner {
 
     fn me(&self) -> Option<Me> {
         let incarnation = self.node.incarnation()?;
-        (self.node.draining().is_none() && self.node.view.get().revision >= 0)
-            .then_some(Me { node_id: self.node.id(), incarnation })
+        (self.node.draining().is_none() && self.node.view.get().revision >= 0).then_some(Me {
+            node_id: self.node.id(),
+            incarnation,
+        })
     }
 
     fn look_at_all(&mut self) {
@@ -114,8 +119,14 @@ impl Assigner {
             let tp = |partition: &u32| partition_of(topic.id, *partition);
             topic.partitions.keys().map(tp)
         });
-        let doomed = view.tombstones.keys().flat_map(|id| self.folders.of_topic(*id));
-        let all: BTreeSet<TopicPartition> = in_view.chain(doomed).chain(self.known.keys().copied()).collect();
+        let doomed = view
+            .tombstones
+            .keys()
+            .flat_map(|id| self.folders.of_topic(*id));
+        let all: BTreeSet<TopicPartition> = in_view
+            .chain(doomed)
+            .chain(self.known.keys().copied())
+            .collect();
         for tp in all {
             self.look_at(&view, me, tp);
         }
@@ -127,7 +138,9 @@ impl Assigner {
         // Leading and settings may both be due; never more.
         for _ in 0..3 {
             let on_disk = self.folders.holder(&tp).is_some();
-            let Some(action) = decide(view, me, &tp, self.known.get(&tp), on_disk) else { return };
+            let Some(action) = decide(view, me, &tp, self.known.get(&tp), on_disk) else {
+                return;
+            };
             if !self.act(view, tp, action) {
                 return;
             }
@@ -159,22 +172,39 @@ impl Assigner {
                 Command::Resign { tp, epoch }
             }
             Action::Configure => {
-                let Some((known, topic)) = self.known.get_mut(&tp).zip(view.topics.get(&tp.topic_id)) else {
+                let Some((known, topic)) =
+                    self.known.get_mut(&tp).zip(view.topics.get(&tp.topic_id))
+                else {
                     return false;
                 };
                 known.topic = Arc::clone(topic);
-                Command::Configure { tp, log: log_config(topic), settings: leader_settings(topic) }
+                Command::Configure {
+                    tp,
+                    log: log_config(topic),
+                    settings: leader_settings(topic),
+                }
             }
         };
         owner.send(command).is_ok()
     }
 
     fn open(&mut self, view: &ClusterView, tp: TopicPartition) {
-        let topic = view.topics.get(&tp.topic_id).cloned().unwrap_or_else(|| unknown_topic(tp.topic_id));
+        let topic = view
+            .topics
+            .get(&tp.topic_id)
+            .cloned()
+            .unwrap_or_else(|| unknown_topic(tp.topic_id));
         let is_new = self.folders.holder(&tp).is_none();
         let folder = Arc::clone(&self.folders.list[self.folders.place(tp)]);
         let config = log_config(&topic);
-        self.known.insert(tp, Known { phase: Phase::Opening, leads: None, topic });
+        self.known.insert(
+            tp,
+            Known {
+                phase: Phase::Opening,
+                leads: None,
+                topic,
+            },
+        );
         if is_new {
             self.opened(tp, PartitionLog::create(&folder, tp, config));
             return;
@@ -223,7 +253,9 @@ impl Assigner {
     fn opened(&mut self, tp: TopicPartition, log: PartitionLog) {
         let owner = self.node.owner_of(&tp);
         let handle = Arc::new(PartitionHandle::new(tp, log.reader(), owner));
-        let Some(known) = self.known.get_mut(&tp) else { return };
+        let Some(known) = self.known.get_mut(&tp) else {
+            return;
+        };
         known.phase = Phase::Open;
         let opened = Opened {
             log,
@@ -232,7 +264,10 @@ impl Assigner {
             folder: self.folders.place(tp),
             settings: leader_settings(&known.topic),
         };
-        if self.node.loops[owner].send(Command::Open(Box::new(opened))).is_err() {
+        if self.node.loops[owner]
+            .send(Command::Open(Box::new(opened)))
+            .is_err()
+        {
             return;
         }
         self.node.partitions.insert(handle);
@@ -243,11 +278,19 @@ impl Assigner {
 
     fn failed(&mut self, tp: TopicPartition, error: &LogError) {
         tracing::error!(partition = %tp, %error, "cannot be opened; tried again later");
-        let Some(known) = self.known.get_mut(&tp) else { return };
+        let Some(known) = self.known.get_mut(&tp) else {
+            return;
+        };
         known.phase = Phase::Failed;
         let folder = &self.folders.list[self.folders.place(tp)];
         let reader = PartitionLog::create(folder, tp, log_config(&known.topic)).reader();
-        self.node.partitions.insert(Arc::new(PartitionHandle::failed(tp, reader, &error.to_string())));
+        self.node
+            .partitions
+            .insert(Arc::new(PartitionHandle::failed(
+                tp,
+                reader,
+                &error.to_string(),
+            )));
     }
 
     fn delete(&mut self, tp: TopicPartition) {
@@ -256,7 +299,10 @@ impl Assigner {
         }
         let (done, answer) = oneshot::channel();
         let events = self.events.clone();
-        if self.node.loops[self.node.owner_of(&tp)].send(Command::Delete { tp, done }).is_err() {
+        if self.node.loops[self.node.owner_of(&tp)]
+            .send(Command::Delete { tp, done })
+            .is_err()
+        {
             return;
         }
         tokio::spawn(async move {
@@ -272,8 +318,14 @@ impl Assigner {
         let held = |id: &TopicId| {
             !self.folders.of_topic(*id).is_empty() || self.known.keys().any(|tp| tp.topic_id == *id)
         };
-        let pending = view.tombstones.iter().filter(|(_, nodes)| nodes.contains(&me.node_id)).map(|(id, _)| *id);
-        let done: Vec<TopicId> = pending.filter(|id| !self.confirmed.contains(id) && !held(id)).collect();
+        let pending = view
+            .tombstones
+            .iter()
+            .filter(|(_, nodes)| nodes.contains(&me.node_id))
+            .map(|(id, _)| *id);
+        let done: Vec<TopicId> = pending
+            .filter(|id| !self.confirmed.contains(id) && !held(id))
+            .collect();
         if done.is_empty() {
             return;
         }
@@ -287,11 +339,16 @@ impl Assigner {
 }
 
 async fn tell(controllers: &Controllers, me: Me, topics: &[TopicId]) -> bool {
-    let Ok(channel) = controllers.channel(&ChannelOptions::default()) else { return false };
+    let Ok(channel) = controllers.channel(&ChannelOptions::default()) else {
+        return false;
+    };
     let request = ConfirmReplicasDeletedRequest {
         node_id: me.node_id,
         incarnation: me.incarnation.0,
-        topic_ids: topics.iter().map(|id| id.as_bytes().to_vec().into()).collect(),
+        topic_ids: topics
+            .iter()
+            .map(|id| id.as_bytes().to_vec().into())
+            .collect(),
     };
     let mut client = ControllerServiceClient::new(channel);
     match timeout(CONFIRM_TIMEOUT, client.confirm_replicas_deleted(request)).await {
@@ -305,11 +362,17 @@ async fn tell(controllers: &Controllers, me: Me, topics: &[TopicId]) -> bool {
 }
 
 fn partition_of(topic_id: TopicId, partition: u32) -> TopicPartition {
-    TopicPartition { topic_id, partition: talweg_types::PartitionIndex(partition) }
+    TopicPartition {
+        topic_id,
+        partition: talweg_types::PartitionIndex(partition),
+    }
 }
 
 fn log_config(topic: &TopicView) -> LogConfig {
-    LogConfig::for_topic(&topic.config, topic.config.durability_at(topic.topic.replication_factor))
+    LogConfig::for_topic(
+        &topic.config,
+        topic.config.durability_at(topic.topic.replication_factor),
+    )
 }
 
 fn leader_settings(topic: &TopicView) -> LeaderSettings {
@@ -324,7 +387,10 @@ fn leader_settings(topic: &TopicView) -> LeaderSettings {
 fn unknown_topic(id: TopicId) -> Arc<TopicView> {
     Arc::new(TopicView {
         id,
-        topic: talweg_proto::v1::Topic { replication_factor: 1, ..Default::default() },
+        topic: talweg_proto::v1::Topic {
+            replication_factor: 1,
+            ..Default::default()
+        },
         config: TopicConfig::default(),
         partitions: BTreeMap::new(),
         earlier_counts: Vec::new(),

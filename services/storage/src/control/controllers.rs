@@ -28,7 +28,10 @@ impl Controllers {
     /// `urls` is not empty.
     pub fn new(urls: Vec<String>) -> Self {
         let url = urls.first().cloned().unwrap_or_default();
-        Self { urls, choice: Mutex::new(Choice { url, next: 1 }) }
+        Self {
+            urls,
+            choice: Mutex::new(Choice { url, next: 1 }),
+        }
     }
 
     /// A connection to the present choice.
@@ -41,7 +44,8 @@ impl Controllers {
     pub fn failed(&self, status: &Status) {
         let refusal = Refusal::from_status(status);
         let mut choice = self.choice.lock();
-        if let (ErrorCode::NotController, Some(Details::Leader(leader))) = (refusal.code, &refusal.details)
+        if let (ErrorCode::NotController, Some(Details::Leader(leader))) =
+            (refusal.code, &refusal.details)
             && let Some(url) = leader.addresses.first().filter(|url| **url != choice.url)
         {
             choice.url.clone_from(url);

@@ -5,7 +5,9 @@ use super::controllers::{BackOff, Controllers};
 use crate::{node::Node, view::ViewUpdate};
 use std::{sync::Arc, time::Duration};
 use talweg_kit::net::ChannelOptions;
-use talweg_proto::controller::v1::{WatchClusterRequest, controller_service_client::ControllerServiceClient};
+use talweg_proto::controller::v1::{
+    WatchClusterRequest, controller_service_client::ControllerServiceClient,
+};
 use talweg_types::limits;
 use tonic::Status;
 
@@ -27,14 +29,20 @@ pub async fn follow(node: Arc<Node>, controllers: Arc<Controllers>) {
 }
 
 async fn watch(node: &Node, controllers: &Controllers) -> Status {
-    let options = ChannelOptions { connect_timeout: Duration::from_secs(1), ..ChannelOptions::default() };
+    let options = ChannelOptions {
+        connect_timeout: Duration::from_secs(1),
+        ..ChannelOptions::default()
+    };
     let channel = match controllers.channel(&options) {
         Ok(channel) => channel,
         Err(refusal) => return refusal.into(),
     };
     let mut client = ControllerServiceClient::new(channel)
         .max_decoding_message_size(limits::GRPC_MESSAGE_BYTES as usize);
-    let mut stream = match client.watch_cluster(WatchClusterRequest { node_id: node.id() }).await {
+    let mut stream = match client
+        .watch_cluster(WatchClusterRequest { node_id: node.id() })
+        .await
+    {
         Ok(stream) => stream.into_inner(),
         Err(status) => {
             controllers.failed(&status);
@@ -49,7 +57,9 @@ async fn watch(node: &Node, controllers: &Controllers) -> Status {
             Ok(Err(status)) => return status,
             Err(_) => return Status::unavailable("the watch fell silent"),
         };
-        let Some(message) = message.update else { continue };
+        let Some(message) = message.update else {
+            continue;
+        };
         match update.apply(message) {
             Ok(Some(view)) => node.view.set(view),
             Ok(None) => {}

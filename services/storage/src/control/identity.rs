@@ -42,24 +42,38 @@ struct IdentityFile {
 
 impl Identity {
     pub fn new(node_id: u32, cluster_id: Uuid) -> Self {
-        Self { node_id, cluster_id }
+        Self {
+            node_id,
+            cluster_id,
+        }
     }
 
     /// None in a folder that no node has used.
     pub fn read(folder: &Path) -> Result<Option<Self>, IdentityError> {
         let path = folder.join(FILE);
-        let failed = |reason: String| IdentityError { path: path.display().to_string(), reason };
+        let failed = |reason: String| IdentityError {
+            path: path.display().to_string(),
+            reason,
+        };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error.to_string())),
         };
-        let file: IdentityFile = serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
+        let file: IdentityFile =
+            serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
         if file.version != VERSION || file.node_id == 0 {
-            return Err(failed(format!("version {} or node id {} is not known", file.version, file.node_id)));
+            return Err(failed(format!(
+                "version {} or node id {} is not known",
+                file.version, file.node_id
+            )));
         }
-        let cluster_id = Uuid::parse_str(&file.cluster_id).map_err(|error| failed(error.to_string()))?;
-        Ok(Some(Self { node_id: file.node_id, cluster_id }))
+        let cluster_id =
+            Uuid::parse_str(&file.cluster_id).map_err(|error| failed(error.to_string()))?;
+        Ok(Some(Self {
+            node_id: file.node_id,
+            cluster_id,
+        }))
     }
 
     /// Durable on return.
@@ -74,8 +88,11 @@ impl Identity {
     fn replace(&self, path: &Path) -> io::Result<()> {
         let staged = PathBuf::from(format!("{}.new", path.display()));
         let mut file = File::create(&staged)?;
-        let content =
-            IdentityFile { version: VERSION, node_id: self.node_id, cluster_id: self.cluster_id.to_string() };
+        let content = IdentityFile {
+            version: VERSION,
+            node_id: self.node_id,
+            cluster_id: self.cluster_id.to_string(),
+        };
         file.write_all(&serde_json::to_vec(&content)?)?;
         file.sync_all()?;
         fs::rename(&staged, path)?;
@@ -97,7 +114,11 @@ mod tests {
         let identity = Identity::new(7, Uuid::from_u128(9));
         identity.write(folder.path()).expect("written");
         assert_eq!(Identity::read(folder.path()).expect("read"), Some(identity));
-        for bad in ["", "{", r#"{"version":2,"node_id":7,"cluster_id":"00000000-0000-0000-0000-000000000009"}"#] {
+        for bad in [
+            "",
+            "{",
+            r#"{"version":2,"node_id":7,"cluster_id":"00000000-0000-0000-0000-000000000009"}"#,
+        ] {
             fs::write(folder.path().join(FILE), bad).expect("write");
             Identity::read(folder.path()).expect_err(bad);
         }

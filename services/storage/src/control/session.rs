@@ -19,9 +19,9 @@ use talweg_kit::{
 };
 use talweg_proto::{
     controller::v1::{
-        HeartbeatAck, NodeHeartbeat, NodeLeaving, NodeRegistered, NodeSessionRequest, NodeSessionResponse,
-        RegisterNode, controller_service_client::ControllerServiceClient, node_session_request,
-        node_session_response,
+        HeartbeatAck, NodeHeartbeat, NodeLeaving, NodeRegistered, NodeSessionRequest,
+        NodeSessionResponse, RegisterNode, controller_service_client::ControllerServiceClient,
+        node_session_request, node_session_response,
     },
     v1::{FolderDescription, Plane},
 };
@@ -37,6 +37,8 @@ use uuid::Uuid;
 
 /// Frames that wait for the connection: a heartbeat and a goodbye.
 const QUEUED_FRAMES: usize = 4;
+/// For the goodbye to arrive.
+const GOODBYE_TIME: Duration = Duration::from_millis(150);
 /// The controller takes this long at most to answer a registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -142,36 +144,55 @@ impl Session {
     }
 
     async fn stream(&self) -> Result<Ended, Ended> {
-        let options = ChannelOptions { connect_timeout: Duration::from_secs(1), ..ChannelOptions::default() };
+        let options = ChannelOptions {
+            connect_timeout: Duration::from_secs(1),
+            ..ChannelOptions::default()
+        };
         let channel = self.controllers.channel(&options).map_err(Status::from)?;
         let mut client = ControllerServiceClient::new(channel);
         let (frames, queue) = mpsc::channel(QUEUED_FRAMES);
         let register = node_session_request::Frame::Register(self.register());
         send(&frames, register).await?;
-        let opened = tokio::time::timeout(REGISTER_TIMEOUT, client.node_session(ReceiverStream::new(queue))).await;
-        let opened = opened.map_err(|_| Status::deadline_exceeded("the controller did not answer"))?;
+        let opened = tokio::time::timeout(
+            REGISTER_TIMEOUT,
+            client.node_session(ReceiverStream::new(queue)),
+        )
+        .await;
+        let opened =
+            opened.map_err(|_| Status::deadline_exceeded("the controller did not answer"))?;
         let mut answers = opened.map_err(|status| refused(status))?.into_inner();
         let first = tokio::time::timeout(REGISTER_TIMEOUT, answers.message()).await;
-        let first = first.map_err(|_| Status::deadline_exceeded("the controller did not answer"))?;
+        let first =
+            first.map_err(|_| Status::deadline_exceeded("the controller did not answer"))?;
         let registered = match first.map_err(refused)?.and_then(|answer| answer.frame) {
             Some(node_session_response::Frame::Registered(registered)) => registered,
             Some(node_session_response::Frame::Fenced(fenced)) => {
                 return Err(Ended::Stop(Stopped::Fenced(fenced.reason)));
             }
-            _ => return Err(Status::internal("the controller did not answer the registration").into()),
+            _ => {
+                return Err(
+                    Status::internal("the controller did not answer the registration").into(),
+                );
+            }
         };
         let timeout = Duration::from_millis(u64::from(registered.session_timeout_ms.max(100)));
         self.on_registered(&registered)?;
-        self.keep(timeout, &frames, &mut answers).await
+        self.keep(timeout, frames, &mut answers).await
     }
 
     fn register(&self) -> RegisterNode {
         let identity = *self.identity.lock();
-        let Registration { grpc_address, http_address, rack } = self.registration.clone();
+        let Registration {
+            grpc_address,
+            http_address,
+            rack,
+        } = self.registration.clone();
         RegisterNode {
             plane: Plane::Storage as i32,
             node_id: identity.map_or(0, |identity| identity.node_id),
-            cluster_id: identity.map(|identity| identity.cluster_id.as_bytes().to_vec().into()).unwrap_or_default(),
+            cluster_id: identity
+                .map(|identity| identity.cluster_id.as_bytes().to_vec().into())
+                .unwrap_or_default(),
             grpc_address,
             http_address,
             rack,
@@ -184,8 +205,9 @@ impl Session {
     /// Keeps who we are and marks the folders, on a worker: the session goes on
     /// meanwhile, leadership waits for it.
     fn on_registered(&self, registered: &NodeRegistered) -> Result<(), Ended> {
-        let cluster_id = Uuid::from_slice(&registered.cluster_id)
-            .map_err(|_| Status::internal("the controller sent a cluster id that has not 16 bytes"))?;
+        let cluster_id = Uuid::from_slice(&registered.cluster_id).map_err(|_| {
+            Status::internal("the controller sent a cluster id that has not 16 bytes")
+        })?;
         let identity = Identity::new(registered.node_id, cluster_id);
         let incarnation = Incarnation(registered.incarnation);
         let known = self.identity.lock().replace(identity);
@@ -201,17 +223,35 @@ impl Session {
         if self.node.incarnation() == Some(incarnation) {
             return Ok(());
         }
-        tracing::info!(node_id = registered.node_id, incarnation = incarnation.0, "registered");
-        let (node, folders, folder) = (Arc::clone(&self.node), Arc::clone(&self.folders), self.identity_folder.clone());
+        tracing::info!(
+            node_id = registered.node_id,
+            incarnation = incarnation.0,
+            "registered"
+        );
+        let (node, folders, folder) = (
+            Arc::clone(&self.node),
+            Arc::clone(&self.folders),
+            self.identity_folder.clone(),
+        );
         tokio::task::spawn_blocking(move || {
-            let kept = if known.is_none() { identity.write(&folder) } else { Ok(()) };
+            let kept = if known.is_none() {
+                identity.write(&folder)
+            } else {
+                Ok(())
+            };
             let marked = kept.map_err(|error| error.to_string());
-            match marked.and_then(|()| folders.mark_running(incarnation).map_err(|error| error.to_string())) {
+            match marked.and_then(|()| {
+                folders
+                    .mark_running(incarnation)
+                    .map_err(|error| error.to_string())
+            }) {
                 Ok(()) => {
                     node.set_incarnation(incarnation);
                     node.view.ring();
                 }
-                Err(error) => tracing::error!(%error, "the log folders cannot be marked; this node leads nothing"),
+                Err(error) => {
+                    tracing::error!(%error, "the log folders cannot be marked; this node leads nothing")
+                }
             }
         });
         Ok(())
@@ -221,7 +261,7 @@ impl Session {
     async fn keep(
         &self,
         timeout: Duration,
-        frames: &mpsc::Sender<NodeSessionRequest>,
+        frames: mpsc::Sender<NodeSessionRequest>,
         answers: &mut Streaming<NodeSessionResponse>,
     ) -> Result<Ended, Ended> {
         let mut beat = tokio::time::interval(timeout / 3);
@@ -231,7 +271,11 @@ impl Session {
             tokio::select! {
                 biased;
                 () = self.leave.notified() => {
-                    send(frames, node_session_request::Frame::Leaving(NodeLeaving {})).await?;
+                    send(&frames, node_session_request::Frame::Leaving(NodeLeaving {})).await?;
+                    drop(frames);
+                    // It has arrived when the controller ends the stream.
+                    let ended = async { while let Ok(Some(_)) = answers.message().await {} };
+                    let _ = tokio::time::timeout(GOODBYE_TIME, ended).await;
                     return Ok(Ended::Left);
                 }
                 answer = answers.message() => match answer.map_err(refused)?.and_then(|answer| answer.frame) {
@@ -251,7 +295,7 @@ impl Session {
                     }
                     let folders = self.space.load().as_ref().clone();
                     let heartbeat = NodeHeartbeat { time_ms: clock::wall_now().0, folders };
-                    send(frames, node_session_request::Frame::Heartbeat(heartbeat)).await?;
+                    send(&frames, node_session_request::Frame::Heartbeat(heartbeat)).await?;
                 }
             }
         }
@@ -259,12 +303,17 @@ impl Session {
 
     fn on_ack(&self, ack: &HeartbeatAck) {
         if ack.time_ms > 0 {
-            self.node.clock.compare(clock::wall_now(), TimestampMs(ack.time_ms));
+            self.node
+                .clock
+                .compare(clock::wall_now(), TimestampMs(ack.time_ms));
         }
     }
 }
 
-async fn send(frames: &mpsc::Sender<NodeSessionRequest>, frame: node_session_request::Frame) -> Result<(), Ended> {
+async fn send(
+    frames: &mpsc::Sender<NodeSessionRequest>,
+    frame: node_session_request::Frame,
+) -> Result<(), Ended> {
     let sent = frames.send(NodeSessionRequest { frame: Some(frame) }).await;
     sent.map_err(|_| Status::unavailable("the session's stream has ended").into())
 }

@@ -24,7 +24,10 @@ impl FetchCredit {
     pub fn open(credit: Option<&Credit>, largest_batch: u32) -> Result<Self, Refusal> {
         let credit = credit.copied().unwrap_or_default();
         if credit.bytes < 1 || credit.records < 1 {
-            let reason = format!("{} bytes and {} records; both must be above 0", credit.bytes, credit.records);
+            let reason = format!(
+                "{} bytes and {} records; both must be above 0",
+                credit.bytes, credit.records
+            );
             return Err(invalid("open.credit", reason));
         }
         check_total("open.credit", credit.bytes, credit.records)?;
@@ -40,23 +43,35 @@ impl FetchCredit {
                 "bytes",
             ));
         }
-        Ok(Self { first: (credit.bytes, credit.records), left: (credit.bytes, credit.records) })
+        Ok(Self {
+            first: (credit.bytes, credit.records),
+            left: (credit.bytes, credit.records),
+        })
     }
 
     /// More from the client.
     pub fn grant(&mut self, credit: Credit) -> Result<(), Refusal> {
         if credit.bytes < 0 || credit.records < 0 {
-            let reason = format!("{} bytes and {} records; neither may be negative", credit.bytes, credit.records);
+            let reason = format!(
+                "{} bytes and {} records; neither may be negative",
+                credit.bytes, credit.records
+            );
             return Err(invalid("credit", reason));
         }
-        let (bytes, records) = (self.left.0.saturating_add(credit.bytes), self.left.1.saturating_add(credit.records));
+        let (bytes, records) = (
+            self.left.0.saturating_add(credit.bytes),
+            self.left.1.saturating_add(credit.records),
+        );
         check_total("credit", bytes, records)?;
         self.left = (bytes, records);
         Ok(())
     }
 
     pub fn left(&self) -> Credit {
-        Credit { bytes: self.left.0, records: self.left.1 }
+        Credit {
+            bytes: self.left.0,
+            records: self.left.1,
+        }
     }
 
     fn nothing_outstanding(&self) -> bool {
@@ -70,7 +85,9 @@ impl FetchCredit {
 
     /// How much payload to look for.
     pub fn read_bytes(&self) -> usize {
-        usize::try_from(self.left.0).unwrap_or(0).min(limits::FRAME_PAYLOAD_BYTES as usize)
+        usize::try_from(self.left.0)
+            .unwrap_or(0)
+            .min(limits::FRAME_PAYLOAD_BYTES as usize)
     }
 
     /// Records that a frame of several batches may have.
@@ -94,13 +111,19 @@ impl FetchCredit {
 fn check_total(field: &str, bytes: i64, records: i64) -> Result<(), Refusal> {
     let max = limits::FETCH_CREDIT_BYTES_MAX as i64;
     if bytes > max {
-        return Err(invalid(field, format!("{bytes} bytes in all, at most {max} may be outstanding"))
-            .with_limit("credit.bytes", max, bytes, "bytes"));
+        return Err(invalid(
+            field,
+            format!("{bytes} bytes in all, at most {max} may be outstanding"),
+        )
+        .with_limit("credit.bytes", max, bytes, "bytes"));
     }
     let max = limits::FETCH_CREDIT_RECORDS_MAX as i64;
     if records > max {
-        return Err(invalid(field, format!("{records} records in all, at most {max} may be outstanding"))
-            .with_limit("credit.records", max, records, "records"));
+        return Err(invalid(
+            field,
+            format!("{records} records in all, at most {max} may be outstanding"),
+        )
+        .with_limit("credit.records", max, records, "records"));
     }
     Ok(())
 }
@@ -130,10 +153,14 @@ mod tests {
             (1_000, i64::MAX, ErrorCode::InvalidCredit),
             (999, 10, ErrorCode::CreditTooSmall),
         ] {
-            let refusal = FetchCredit::open(Some(&credit(bytes, records)), 1_000).expect_err("refused");
+            let refusal =
+                FetchCredit::open(Some(&credit(bytes, records)), 1_000).expect_err("refused");
             assert_eq!(refusal.code, code, "{bytes} {records}");
         }
-        assert_eq!(FetchCredit::open(None, 0).expect_err("refused").code, ErrorCode::InvalidCredit);
+        assert_eq!(
+            FetchCredit::open(None, 0).expect_err("refused").code,
+            ErrorCode::InvalidCredit
+        );
         assert!(FetchCredit::open(Some(&credit(max, 1)), 1_000).is_ok());
     }
 
@@ -160,8 +187,16 @@ mod tests {
     #[test]
     fn later_grants_are_checked_and_change_nothing_when_refused() {
         let mut left = FetchCredit::open(Some(&credit(1_000, 10)), 0).expect("open");
-        for bad in [credit(-1, 0), credit(0, -1), credit(i64::MAX, 0), credit(0, i64::MAX)] {
-            assert_eq!(left.grant(bad).expect_err("refused").code, ErrorCode::InvalidCredit);
+        for bad in [
+            credit(-1, 0),
+            credit(0, -1),
+            credit(i64::MAX, 0),
+            credit(0, i64::MAX),
+        ] {
+            assert_eq!(
+                left.grant(bad).expect_err("refused").code,
+                ErrorCode::InvalidCredit
+            );
             assert_eq!(left.left(), credit(1_000, 10));
         }
         left.grant(credit(0, 0)).expect("nothing is allowed");

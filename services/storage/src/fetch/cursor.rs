@@ -56,8 +56,17 @@ impl Cursor {
 
     /// Why the reader must stop, if it must.
     pub fn check(&self, node: &Node) -> Result<(), Refusal> {
-        if node.view.get().topics.get(&self.handle.tp.topic_id).is_none_or(|topic| topic.topic.name.is_empty()) {
-            return Err(Refusal::new(ErrorCode::UnknownTopic, format!("topic {:?} was deleted", self.topic)));
+        if node
+            .view
+            .get()
+            .topics
+            .get(&self.handle.tp.topic_id)
+            .is_none_or(|topic| topic.topic.name.is_empty())
+        {
+            return Err(Refusal::new(
+                ErrorCode::UnknownTopic,
+                format!("topic {:?} was deleted", self.topic),
+            ));
         }
         if let Some(why) = self.handle.failure() {
             return Err(Refusal::new(ErrorCode::FolderFailed, why));
@@ -79,7 +88,10 @@ impl Cursor {
 
     /// The position as a frame tells it.
     pub fn position(&mut self) -> PartitionPosition {
-        let (bounds, epoch) = (self.handle.reader.bounds(), self.handle.leads().unwrap_or(LeaderEpoch::NONE).0);
+        let (bounds, epoch) = (
+            self.handle.reader.bounds(),
+            self.handle.leads().unwrap_or(LeaderEpoch::NONE).0,
+        );
         self.told = Some((self.next, seen(bounds), epoch));
         PartitionPosition {
             topic_id: Bytes::copy_from_slice(self.handle.tp.topic_id.as_bytes()),
@@ -109,12 +121,20 @@ impl Drop for Cursor {
 
 /// What clients see of the bounds.
 fn seen(bounds: LogBounds) -> LogBounds {
-    LogBounds { log_end: bounds.high_watermark, flushed_end: Offset::ZERO, ..bounds }
+    LogBounds {
+        log_end: bounds.high_watermark,
+        flushed_end: Offset::ZERO,
+        ..bounds
+    }
 }
 
 pub fn out_of_range(offset: Offset, bounds: LogBounds) -> Refusal {
-    let message = format!("offset {offset} is outside [{}, {}]", bounds.log_start, bounds.high_watermark);
-    Refusal::new(ErrorCode::OffsetOutOfRange, message).with_bounds(bounds.log_start.0, bounds.high_watermark.0)
+    let message = format!(
+        "offset {offset} is outside [{}, {}]",
+        bounds.log_start, bounds.high_watermark
+    );
+    Refusal::new(ErrorCode::OffsetOutOfRange, message)
+        .with_bounds(bounds.log_start.0, bounds.high_watermark.0)
 }
 
 /// A failed read in the words of the catalogue.
@@ -132,6 +152,7 @@ pub fn read_refusal(error: &ReadError) -> Refusal {
 
 /// Finds where a reader begins. May wait for a worker when asked for a time.
 pub async fn start(node: &Node, request: &FetchPartition) -> Result<Started, Refusal> {
+    resolve::wait_for_news(node, &request.topic, &request.topic_id, request.partition).await;
     let topic = resolve::topic(node, &request.topic, &request.topic_id)?;
     let (handle, epoch) = resolve::led_partition(node, &topic, request.partition)?;
     resolve::check_epoch(request.leader_epoch, epoch)?;
@@ -139,20 +160,35 @@ pub async fn start(node: &Node, request: &FetchPartition) -> Result<Started, Ref
     let next = match request.start {
         Some(Start::Offset(offset)) => Offset(offset),
         Some(Start::TimestampMs(timestamp)) => {
-            offset_for_time(node, &handle, TimestampMs(timestamp)).await?.map_or(bounds.high_watermark, |(at, _)| at)
+            offset_for_time(node, &handle, TimestampMs(timestamp))
+                .await?
+                .map_or(bounds.high_watermark, |(at, _)| at)
         }
         Some(Start::Earliest(true)) => bounds.log_start,
         Some(Start::Latest(true)) => bounds.high_watermark,
         Some(Start::Earliest(false) | Start::Latest(false)) => {
-            return Err(Refusal::invalid("partition.start", "must be true where it is given"));
+            return Err(Refusal::invalid(
+                "partition.start",
+                "must be true where it is given",
+            ));
         }
-        None => return Err(Refusal::invalid("partition.start", "one of its fields must be set")),
+        None => {
+            return Err(Refusal::invalid(
+                "partition.start",
+                "one of its fields must be set",
+            ));
+        }
     };
     if next < bounds.log_start || next > handle.reader.bounds().high_watermark {
         return Err(out_of_range(next, bounds));
     }
     check_history(&handle, request.last_epoch, next, bounds)?;
-    Ok(Started { topic: topic.topic.name.clone(), handle, next, largest_batch: topic.config.max_message_bytes })
+    Ok(Started {
+        topic: topic.topic.name.clone(),
+        handle,
+        next,
+        largest_batch: topic.config.max_message_bytes,
+    })
 }
 
 /// The first record at or after a time, found on a worker.
@@ -190,7 +226,9 @@ fn check_history(
     next: Offset,
     bounds: LogBounds,
 ) -> Result<(), Refusal> {
-    let Some(last) = last_epoch.filter(|_| next > bounds.log_start) else { return Ok(()) };
+    let Some(last) = last_epoch.filter(|_| next > bounds.log_start) else {
+        return Ok(());
+    };
     let (epoch, end) = handle.reader.epoch_end_offset(LeaderEpoch(last));
     if epoch.0 == last && end >= next {
         return Ok(());

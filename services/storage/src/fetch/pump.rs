@@ -36,7 +36,13 @@ impl FetchStream {
         }
         match &self.held {
             Some(held) => self.credit.fits(held.batches.len(), held.records),
-            None => self.credit.has_room() && self.ready.front().is_some_and(|key| self.is_affordable(*key)),
+            None => {
+                self.credit.has_room()
+                    && self
+                        .ready
+                        .front()
+                        .is_some_and(|key| self.is_affordable(*key))
+            }
         }
     }
 
@@ -56,8 +62,12 @@ impl FetchStream {
         if let Some(held) = self.held.take() {
             return self.deliver(held).await;
         }
-        let Some(key) = self.ready.pop_front() else { return Ok(()) };
-        let Some(cursor) = self.cursors.get_mut(&key) else { return Ok(()) };
+        let Some(key) = self.ready.pop_front() else {
+            return Ok(());
+        };
+        let Some(cursor) = self.cursors.get_mut(&key) else {
+            return Ok(());
+        };
         cursor.queued = false;
         if let Err(refusal) = cursor.check(&self.node) {
             return self.stop(key, &refusal).await;
@@ -71,7 +81,11 @@ impl FetchStream {
                 self.node.metrics.cold_reads.inc();
                 let node = Arc::clone(&self.node);
                 self.reading = Some(Box::pin(async move {
-                    (key, end, on_reader(&node, move || reader.read(from, end, max_bytes)).await)
+                    (
+                        key,
+                        end,
+                        on_reader(&node, move || reader.read(from, end, max_bytes)).await,
+                    )
                 }));
                 Ok(())
             }
@@ -90,12 +104,18 @@ impl FetchStream {
             Ok(outcome) => outcome,
             Err(refusal) => return self.stop(key, &refusal).await,
         };
-        let Some(cursor) = self.cursors.get_mut(&key) else { return Ok(()) };
+        let Some(cursor) = self.cursors.get_mut(&key) else {
+            return Ok(());
+        };
         if outcome.batches.is_empty() {
             cursor.next = cursor.next.max(outcome.next_offset);
             // Nothing whole is visible: only a move of the watermark changes that.
             cursor.arm();
-            return if cursor.visible_end() > end { self.look(key).await } else { Ok(()) };
+            return if cursor.visible_end() > end {
+                self.look(key).await
+            } else {
+                Ok(())
+            };
         }
         let held = fit(key, outcome, self.credit.records());
         self.deliver(held).await
@@ -103,11 +123,23 @@ impl FetchStream {
 
     /// Sends, or keeps for later.
     async fn deliver(&mut self, held: Held) -> Result<(), Ended> {
-        let Held { key, batches, records, next } = held;
-        let Some(cursor) = self.cursors.get_mut(&key) else { return Ok(()) };
+        let Held {
+            key,
+            batches,
+            records,
+            next,
+        } = held;
+        let Some(cursor) = self.cursors.get_mut(&key) else {
+            return Ok(());
+        };
         if !self.credit.fits(batches.len(), records) {
             if batches.len() <= HELD_BYTES_MAX {
-                self.held = Some(Held { key, batches, records, next });
+                self.held = Some(Held {
+                    key,
+                    batches,
+                    records,
+                    next,
+                });
             } else {
                 cursor.needs = batches.len();
                 cursor.queued = true;
@@ -123,7 +155,13 @@ impl FetchStream {
         self.node.metrics.fetched_bytes.inc_by(batches.len() as u64);
         self.node.metrics.fetched_records.inc_by(records);
         let credit_left = Some(self.credit.left());
-        self.send(Frame::Batches(FetchedBatches { position, credit_left, first_offset, batches })).await?;
+        self.send(Frame::Batches(FetchedBatches {
+            position,
+            credit_left,
+            first_offset,
+            batches,
+        }))
+        .await?;
         self.look(key).await
     }
 }
@@ -144,5 +182,10 @@ fn fit(key: u32, outcome: ReadOutcome, records_left: u64) -> Held {
             break;
         }
     }
-    Held { key, batches: outcome.batches.slice(..bytes.min(outcome.batches.len())), records, next }
+    Held {
+        key,
+        batches: outcome.batches.slice(..bytes.min(outcome.batches.len())),
+        records,
+        next,
+    }
 }

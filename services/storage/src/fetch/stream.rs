@@ -29,8 +29,9 @@ use talweg_kit::{
 };
 use talweg_log::ReadOutcome;
 use talweg_proto::v1::{
-    Closing, Drain, FetchOpen, FetchOpened, FetchPartition, FetchPartitionError, FetchPositions, FetchRequest,
-    FetchResponse, FetchUpdate, FetchUpdated, PartitionPosition, fetch_request, fetch_response::Frame,
+    Closing, Drain, FetchOpen, FetchOpened, FetchPartition, FetchPartitionError, FetchPositions,
+    FetchRequest, FetchResponse, FetchUpdate, FetchUpdated, PartitionPosition, fetch_request,
+    fetch_response::Frame,
 };
 use talweg_types::{Offset, PartitionIndex, TopicPartition, limits};
 use tokio::time::Instant;
@@ -65,7 +66,8 @@ impl From<Status> for Ended {
 }
 
 /// A read on a worker, for the cursor of this key.
-pub(super) type Reading = Pin<Box<dyn Future<Output = (u32, Offset, Result<ReadOutcome, Refusal>)> + Send>>;
+pub(super) type Reading =
+    Pin<Box<dyn Future<Output = (u32, Offset, Result<ReadOutcome, Refusal>)> + Send>>;
 
 pub struct FetchStream {
     pub(super) node: Arc<Node>,
@@ -94,7 +96,9 @@ impl FetchStream {
         mut requests: FrameReceiver<FetchRequest>,
         responses: FrameSender<FetchResponse>,
     ) -> Result<Option<Self>, Status> {
-        let Some(open) = open::receive(&node, &mut requests).await? else { return Ok(None) };
+        let Some(open) = open::receive(&node, &mut requests).await? else {
+            return Ok(None);
+        };
         // The credit's sign and size first; what it must hold is known once the topics are.
         let credit = FetchCredit::open(open.credit.as_ref(), 0)?;
         let mut stream = Self {
@@ -125,7 +129,12 @@ impl FetchStream {
         for request in &open.partitions {
             started.push(cursor::start(&self.node, request).await);
         }
-        let largest = started.iter().flatten().map(|started| started.largest_batch).max().unwrap_or(0);
+        let largest = started
+            .iter()
+            .flatten()
+            .map(|started| started.largest_batch)
+            .max()
+            .unwrap_or(0);
         self.credit = FetchCredit::open(open.credit.as_ref(), largest)?;
         let (mut positions, mut errors) = (Vec::new(), Vec::new());
         for (request, started) in open.partitions.iter().zip(started) {
@@ -136,7 +145,8 @@ impl FetchStream {
         }
         let opened = FetchOpened {
             positions,
-            heartbeat_interval_ms: u32::try_from(self.node.config.heartbeat_max_ms).unwrap_or(u32::MAX),
+            heartbeat_interval_ms: u32::try_from(self.node.config.heartbeat_max_ms)
+                .unwrap_or(u32::MAX),
             node_id: self.node.id(),
         };
         self.send(Frame::Opened(opened)).await?;
@@ -172,7 +182,10 @@ impl FetchStream {
         }
         loop {
             if self.drain.is_over() {
-                self.send(Frame::Closing(Closing { reason: "this node is stopping".into() })).await?;
+                self.send(Frame::Closing(Closing {
+                    reason: "this node is stopping".into(),
+                }))
+                .await?;
                 return Ok(());
             }
             if self.half_closed && (self.cursors.is_empty() || self.is_starved()) {
@@ -180,7 +193,10 @@ impl FetchStream {
                 self.send(Frame::Closing(Closing { reason })).await?;
                 return Ok(());
             }
-            let timer = self.drain.deadline().map_or(self.next_positions, |at| at.min(self.next_positions));
+            let timer = self
+                .drain
+                .deadline()
+                .map_or(self.next_positions, |at| at.min(self.next_positions));
             let can_send = self.can_send();
             tokio::select! {
                 biased;
@@ -209,11 +225,17 @@ impl FetchStream {
             Some(fetch_request::Frame::Update(update)) => self.on_update(update).await,
             Some(fetch_request::Frame::Heartbeat(_)) => Ok(()),
             Some(fetch_request::Frame::Credentials(_)) => {
-                let refusal = Refusal::not_built("Refreshed credentials are not built in this version.");
-                let error = FetchPartitionError { error: Some(refusal.detail()), ..Default::default() };
+                let refusal =
+                    Refusal::not_built("Refreshed credentials are not built in this version.");
+                let error = FetchPartitionError {
+                    error: Some(refusal.detail()),
+                    ..Default::default()
+                };
                 self.send(Frame::PartitionError(error)).await
             }
-            Some(fetch_request::Frame::Open(_)) => Err(violation("the stream is open already").into()),
+            Some(fetch_request::Frame::Open(_)) => {
+                Err(violation("the stream is open already").into())
+            }
             None => Err(violation("a frame without content").into()),
         }
     }
@@ -233,10 +255,17 @@ impl FetchStream {
                     keys.push(key);
                     positions.push(position);
                 }
-                Err(refusal) => self.send(Frame::PartitionError(partition_error(request, &refusal))).await?,
+                Err(refusal) => {
+                    self.send(Frame::PartitionError(partition_error(request, &refusal)))
+                        .await?
+                }
             }
         }
-        self.send(Frame::Updated(FetchUpdated { update_id: update.update_id, positions })).await?;
+        self.send(Frame::Updated(FetchUpdated {
+            update_id: update.update_id,
+            positions,
+        }))
+        .await?;
         for key in keys {
             self.look(key).await?;
         }
@@ -247,13 +276,25 @@ impl FetchStream {
     fn named(&self, request: &FetchPartition) -> Option<TopicPartition> {
         let by_name = |tp: &TopicPartition, key: &u32| {
             tp.partition == PartitionIndex(request.partition)
-                && (request.topic_id.is_empty() || tp.topic_id.as_bytes()[..] == request.topic_id[..])
-                && (!request.topic_id.is_empty() || self.cursors.get(key).is_some_and(|c| c.topic == request.topic))
+                && (request.topic_id.is_empty()
+                    || tp.topic_id.as_bytes()[..] == request.topic_id[..])
+                && (!request.topic_id.is_empty()
+                    || self
+                        .cursors
+                        .get(key)
+                        .is_some_and(|c| c.topic == request.topic))
         };
-        self.by_partition.iter().find(|(tp, key)| by_name(tp, key)).map(|(tp, _)| *tp)
+        self.by_partition
+            .iter()
+            .find(|(tp, key)| by_name(tp, key))
+            .map(|(tp, _)| *tp)
     }
 
-    async fn start(&mut self, request: &FetchPartition, moves: bool) -> Result<(u32, PartitionPosition), Refusal> {
+    async fn start(
+        &mut self,
+        request: &FetchPartition,
+        moves: bool,
+    ) -> Result<(u32, PartitionPosition), Refusal> {
         let started = cursor::start(&self.node, request).await?;
         if moves {
             self.remove(&started.handle.tp);
@@ -262,10 +303,17 @@ impl FetchStream {
         Ok((self.next_key, position))
     }
 
-    fn insert(&mut self, started: cursor::Started, generation: u64) -> Result<PartitionPosition, Refusal> {
+    fn insert(
+        &mut self,
+        started: cursor::Started,
+        generation: u64,
+    ) -> Result<PartitionPosition, Refusal> {
         let tp = started.handle.tp;
         if self.by_partition.contains_key(&tp) {
-            let message = format!("partition {} of {:?} is on this stream already", tp.partition, started.topic);
+            let message = format!(
+                "partition {} of {:?} is on this stream already",
+                tp.partition, started.topic
+            );
             return Err(Refusal::new(ErrorCode::DuplicatePartition, message));
         }
         let max = limits::FETCH_PARTITIONS_MAX;
@@ -295,7 +343,9 @@ impl FetchStream {
 
     /// Stops one partition and says why; the others go on.
     pub(super) async fn stop(&mut self, key: u32, refusal: &Refusal) -> Result<(), Ended> {
-        let Some(cursor) = self.cursors.get(&key) else { return Ok(()) };
+        let Some(cursor) = self.cursors.get(&key) else {
+            return Ok(());
+        };
         let tp = cursor.handle.tp;
         let error = FetchPartitionError {
             topic: cursor.topic.clone(),
@@ -319,7 +369,9 @@ impl FetchStream {
 
     /// Looks at a partition: stops it, queues it for its turn, or waits for its data.
     pub(super) async fn look(&mut self, key: u32) -> Result<(), Ended> {
-        let Some(cursor) = self.cursors.get_mut(&key) else { return Ok(()) };
+        let Some(cursor) = self.cursors.get_mut(&key) else {
+            return Ok(());
+        };
         if let Err(refusal) = cursor.check(&self.node) {
             return self.stop(key, &refusal).await;
         }
@@ -348,7 +400,11 @@ impl FetchStream {
         loop {
             let rest = positions.split_off(positions.len().min(POSITIONS_A_FRAME));
             let credit_left = Some(self.credit.left());
-            self.send(Frame::Positions(FetchPositions { positions, credit_left })).await?;
+            self.send(Frame::Positions(FetchPositions {
+                positions,
+                credit_left,
+            }))
+            .await?;
             if rest.is_empty() {
                 return Ok(());
             }
@@ -357,7 +413,10 @@ impl FetchStream {
     }
 
     pub(super) async fn send(&mut self, frame: Frame) -> Result<(), Ended> {
-        Ok(self.responses.send(FetchResponse { frame: Some(frame) }).await?)
+        Ok(self
+            .responses
+            .send(FetchResponse { frame: Some(frame) })
+            .await?)
     }
 }
 

@@ -54,19 +54,44 @@ pub struct Opened {
 pub enum Command {
     Append(AppendRequest),
     Open(Box<Opened>),
-    Lead { tp: TopicPartition, leadership: Leadership },
-    Resign { tp: TopicPartition, epoch: LeaderEpoch },
-    Configure { tp: TopicPartition, log: LogConfig, settings: LeaderSettings },
+    Lead {
+        tp: TopicPartition,
+        leadership: Leadership,
+    },
+    Resign {
+        tp: TopicPartition,
+        epoch: LeaderEpoch,
+    },
+    Configure {
+        tp: TopicPartition,
+        log: LogConfig,
+        settings: LeaderSettings,
+    },
     /// Deletes the log; answered when it is gone.
-    Delete { tp: TopicPartition, done: oneshot::Sender<Result<(), LogError>> },
+    Delete {
+        tp: TopicPartition,
+        done: oneshot::Sender<Result<(), LogError>>,
+    },
     /// Moves the log start; `None` is the high watermark. Answered with the new one, durable.
-    DeleteRecords { tp: TopicPartition, before: Option<Offset>, done: oneshot::Sender<Result<Offset, LogError>> },
+    DeleteRecords {
+        tp: TopicPartition,
+        before: Option<Offset>,
+        done: oneshot::Sender<Result<Offset, LogError>>,
+    },
     /// Results of flushes.
-    Flushed { folder: usize, kind: FlushKind, results: Vec<Flushed> },
+    Flushed {
+        folder: usize,
+        kind: FlushKind,
+        results: Vec<Flushed>,
+    },
     /// The time index was rebuilt as far as it went.
-    IndexRebuilt { tp: TopicPartition },
+    IndexRebuilt {
+        tp: TopicPartition,
+    },
     /// Append no more, flush and close everything, answer, end. True: all is clean.
-    Close { done: oneshot::Sender<bool> },
+    Close {
+        done: oneshot::Sender<bool>,
+    },
     /// End now, as if the process had died.
     Abort,
 }
@@ -92,22 +117,39 @@ pub struct LoopHandle {
 impl LoopHandle {
     pub(super) fn new(sender: Sender<Command>, budget_bytes: u32) -> Self {
         let budget = Arc::new(Semaphore::new(budget_bytes as usize));
-        Self { sender, budget, budget_bytes }
+        Self {
+            sender,
+            budget,
+            budget_bytes,
+        }
     }
 
     /// Waits until the mailbox has room for `bytes`. One request larger than the
     /// whole budget waits until it is alone.
     pub async fn reserve(&self, bytes: usize) -> Result<Reservation, Stopped> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.budget_bytes);
-        let permit = Arc::clone(&self.budget).acquire_many_owned(bytes).await.map_err(|_| Stopped)?;
-        Ok(Reservation { _permit: Some(permit) })
+        let bytes = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.budget_bytes);
+        let permit = Arc::clone(&self.budget)
+            .acquire_many_owned(bytes)
+            .await
+            .map_err(|_| Stopped)?;
+        Ok(Reservation {
+            _permit: Some(permit),
+        })
     }
 
     /// Room for `bytes`, if there is some now.
     pub fn try_reserve(&self, bytes: usize) -> Option<Reservation> {
-        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.budget_bytes);
-        let permit = Arc::clone(&self.budget).try_acquire_many_owned(bytes).ok()?;
-        Some(Reservation { _permit: Some(permit) })
+        let bytes = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.budget_bytes);
+        let permit = Arc::clone(&self.budget)
+            .try_acquire_many_owned(bytes)
+            .ok()?;
+        Some(Reservation {
+            _permit: Some(permit),
+        })
     }
 
     pub fn send(&self, command: Command) -> Result<(), Stopped> {

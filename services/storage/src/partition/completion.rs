@@ -15,7 +15,12 @@ use tokio::sync::Notify;
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
     /// Done as far as its acks ask.
-    Done { base_offset: Offset, append_time: TimestampMs, duplicate: bool, reached: Reached },
+    Done {
+        base_offset: Offset,
+        append_time: TimestampMs,
+        duplicate: bool,
+        reached: Reached,
+    },
     /// Not done, or unknown.
     Refused(AppendRefusal),
 }
@@ -26,7 +31,10 @@ pub enum AppendRefusal {
     /// Not done.
     NotLeader,
     /// Not done: the producer named another epoch than the leader's.
-    OtherEpoch { asked: LeaderEpoch, current: LeaderEpoch },
+    OtherEpoch {
+        asked: LeaderEpoch,
+        current: LeaderEpoch,
+    },
     /// Not done.
     NotEnoughReplicas { in_sync: u32, needed: u32 },
     /// Unknown.
@@ -108,7 +116,11 @@ mod tests {
     use super::*;
 
     fn completion(sequence: u64) -> Completion {
-        Completion { slot: 0, sequence, outcome: Outcome::Refused(AppendRefusal::NotLeader) }
+        Completion {
+            slot: 0,
+            sequence,
+            outcome: Outcome::Refused(AppendRefusal::NotLeader),
+        }
     }
 
     /// Story: many answers of a round wake their stream once, and none is lost
@@ -123,7 +135,11 @@ mod tests {
         stream.take(&mut taken);
         assert_eq!(taken.len(), 3);
         round.push(Arc::clone(&stream), completion(3));
-        assert_eq!(round.touched.len(), 2, "emptied in between: must be woken again");
+        assert_eq!(
+            round.touched.len(),
+            2,
+            "emptied in between: must be woken again"
+        );
         let waiting = tokio::spawn({
             let stream = Arc::clone(&stream);
             async move { stream.ready().await }

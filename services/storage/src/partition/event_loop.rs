@@ -52,11 +52,16 @@ pub struct LoopSettings {
 }
 
 /// Starts loop number `index`.
-pub fn spawn_loop(index: usize, settings: LoopSettings) -> io::Result<(LoopHandle, JoinHandle<()>)> {
+pub fn spawn_loop(
+    index: usize,
+    settings: LoopSettings,
+) -> io::Result<(LoopHandle, JoinHandle<()>)> {
     let (sender, mailbox) = unbounded();
     let handle = LoopHandle::new(sender, settings.mailbox_bytes);
     let mut owner = EventLoop::new(index, mailbox, handle.clone(), settings);
-    let thread = thread::Builder::new().name(format!("partitions-{index}")).spawn(move || owner.run())?;
+    let thread = thread::Builder::new()
+        .name(format!("partitions-{index}"))
+        .spawn(move || owner.run())?;
     Ok((handle, thread))
 }
 
@@ -91,10 +96,19 @@ struct EventLoop {
 }
 
 impl EventLoop {
-    fn new(index: usize, mailbox: Receiver<Command>, own: LoopHandle, settings: LoopSettings) -> Self {
+    fn new(
+        index: usize,
+        mailbox: Receiver<Command>,
+        own: LoopHandle,
+        settings: LoopSettings,
+    ) -> Self {
         let rounds = |(folder_index, folder): (usize, &Arc<LogFolder>)| {
-            let back =
-                FlushBack { to: own.clone(), folder_index, folder: Arc::clone(folder), kind: FlushKind::Urgent };
+            let back = FlushBack {
+                to: own.clone(),
+                folder_index,
+                folder: Arc::clone(folder),
+                kind: FlushKind::Urgent,
+            };
             FolderRounds::new(back, settings.background_flush_bytes)
         };
         Self {
@@ -139,7 +153,11 @@ impl EventLoop {
         let now = clock::monotonic_now();
         let timer = self.timers.first().map(|(at, _)| *at);
         let flush = self.folders.iter().filter_map(FolderRounds::next).min();
-        let next = [timer, flush].into_iter().flatten().min().map_or(SLEEP_MS, |at| at.0.saturating_sub(now.0));
+        let next = [timer, flush]
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(SLEEP_MS, |at| at.0.saturating_sub(now.0));
         Duration::from_millis(next.min(SLEEP_MS))
     }
 
@@ -197,7 +215,14 @@ impl EventLoop {
         self.settings.metrics.appended(total.bytes, total.records);
     }
 
-    fn wrote(&mut self, now: MonotonicMs, tp: TopicPartition, folder: usize, synced: bool, bytes: u64) {
+    fn wrote(
+        &mut self,
+        now: MonotonicMs,
+        tp: TopicPartition,
+        folder: usize,
+        synced: bool,
+        bytes: u64,
+    ) {
         let rounds = &mut self.folders[folder];
         if synced {
             rounds.want_urgent(tp);
@@ -209,7 +234,9 @@ impl EventLoop {
 
     fn on_command(&mut self, now: MonotonicMs, command: Command) {
         match command {
-            Command::Append(request) => self.append(now, BTreeMap::from([(request.tp, vec![request])])),
+            Command::Append(request) => {
+                self.append(now, BTreeMap::from([(request.tp, vec![request])]))
+            }
             Command::Open(opened) => self.on_open(now, *opened),
             Command::Lead { tp, leadership } => {
                 if let Some(replica) = self.replicas.get_mut(&tp) {
@@ -236,7 +263,11 @@ impl EventLoop {
                 // Whoever asked may have given up; the records are gone all the same.
                 let _ = done.send(result);
             }
-            Command::Flushed { folder, kind, results } => self.on_flushed(now, folder, kind, results),
+            Command::Flushed {
+                folder,
+                kind,
+                results,
+            } => self.on_flushed(now, folder, kind, results),
             Command::IndexRebuilt { tp } => {
                 if let Some(replica) = self.replicas.get_mut(&tp) {
                     replica.rebuilding = false;
@@ -254,7 +285,12 @@ impl EventLoop {
         self.schedule(now, tp);
     }
 
-    fn on_delete(&mut self, now: MonotonicMs, tp: TopicPartition, done: oneshot::Sender<Result<(), LogError>>) {
+    fn on_delete(
+        &mut self,
+        now: MonotonicMs,
+        tp: TopicPartition,
+        done: oneshot::Sender<Result<(), LogError>>,
+    ) {
         let Some(replica) = self.replicas.get_mut(&tp) else {
             let _ = done.send(Ok(()));
             return;
@@ -271,12 +307,22 @@ impl EventLoop {
             return;
         }
         self.unschedule(&tp);
-        if let Some(Replica { log, folder, dirty_since, deleting: Some(done), .. }) = self.replicas.remove(&tp) {
+        if let Some(Replica {
+            log,
+            folder,
+            dirty_since,
+            deleting: Some(done),
+            ..
+        }) = self.replicas.remove(&tp)
+        {
             if let Some(since) = dirty_since {
                 self.dirty.remove(&(since, tp));
             }
             self.folders[folder].forget(&tp);
-            self.settings.flushers.run(Job::Delete { log: Box::new(log), done });
+            self.settings.flushers.run(Job::Delete {
+                log: Box::new(log),
+                done,
+            });
         }
     }
 
@@ -292,15 +338,24 @@ impl EventLoop {
         result
     }
 
-    fn on_flushed(&mut self, now: MonotonicMs, folder: usize, kind: FlushKind, results: Vec<Flushed>) {
+    fn on_flushed(
+        &mut self,
+        now: MonotonicMs,
+        folder: usize,
+        kind: FlushKind,
+        results: Vec<Flushed>,
+    ) {
         self.folders[folder].returned(now, kind, results.len());
         for Flushed { tp, ticket, result } in results {
-            let Some(replica) = self.replicas.get_mut(&tp) else { continue };
+            let Some(replica) = self.replicas.get_mut(&tp) else {
+                continue;
+            };
             let was_dirty = replica.dirty_since;
             let ok = replica.flushed(now, ticket, result, &mut self.out);
             if let Some(since) = was_dirty.filter(|_| replica.dirty_since != was_dirty) {
                 self.dirty.remove(&(since, tp));
-                self.dirty.extend(replica.dirty_since.map(|since| (since, tp)));
+                self.dirty
+                    .extend(replica.dirty_since.map(|since| (since, tp)));
             }
             self.unclean |= ok.is_err() && self.phase == Phase::Closing;
             if let Err(error) = ok {
@@ -317,12 +372,17 @@ impl EventLoop {
         for (index, rounds) in self.folders.iter_mut().enumerate() {
             if let Some(why) = rounds.folder.failed().filter(|_| !rounds.failure_seen) {
                 rounds.failure_seen = true;
-                let lost = self.replicas.values_mut().filter(|replica| replica.folder == index);
+                let lost = self
+                    .replicas
+                    .values_mut()
+                    .filter(|replica| replica.folder == index);
                 lost.for_each(|replica| replica.fail(now, &why, &mut self.out));
             }
             if self.phase == Phase::Serving {
                 rounds.start(now, &self.settings.flushers, |tp| {
-                    self.replicas.get_mut(tp).map_or(Taken::Nothing, |replica| replica.take_ticket(now))
+                    self.replicas
+                        .get_mut(tp)
+                        .map_or(Taken::Nothing, |replica| replica.take_ticket(now))
                 });
             }
         }
@@ -338,7 +398,9 @@ impl EventLoop {
         while let Some((at, tp)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, tp));
             self.due.remove(&tp);
-            let Some(replica) = self.replicas.get_mut(&tp) else { continue };
+            let Some(replica) = self.replicas.get_mut(&tp) else {
+                continue;
+            };
             let report = replica.tick(wall, trusted);
             if report.wants_flush {
                 self.folders[replica.folder].want_background(tp, 0);
@@ -347,11 +409,19 @@ impl EventLoop {
                 replica.rebuilding = true;
                 let interval_bytes = replica.log.config().index_interval_bytes;
                 let reader = replica.log.reader();
-                self.settings.flushers.run(Job::RebuildIndex { reader, interval_bytes, back: self.own.clone() });
+                self.settings.flushers.run(Job::RebuildIndex {
+                    reader,
+                    interval_bytes,
+                    back: self.own.clone(),
+                });
             }
             if replica.handle.failure().is_none() {
                 // What a tick could not do now is not asked for at once again.
-                let floor = if report.held_for_clock { SLEEP_MS } else { TICK_MS };
+                let floor = if report.held_for_clock {
+                    SLEEP_MS
+                } else {
+                    TICK_MS
+                };
                 let at = next_tick(replica, now, wall, floor);
                 self.set_timer(tp, at);
             }
@@ -360,7 +430,9 @@ impl EventLoop {
 
     /// After something happened to a partition: its tick may be due earlier.
     fn schedule(&mut self, now: MonotonicMs, tp: TopicPartition) {
-        let Some(replica) = self.replicas.get(&tp) else { return };
+        let Some(replica) = self.replicas.get(&tp) else {
+            return;
+        };
         let at = next_tick(replica, now, clock::wall_now(), TICK_MS);
         if self.due.get(&tp).is_none_or(|due| at < *due) {
             self.set_timer(tp, at);

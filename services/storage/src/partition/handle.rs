@@ -52,7 +52,8 @@ impl PartitionHandle {
 
     /// The owner's: told to all readers.
     pub(super) fn set_leads(&self, epoch: Option<LeaderEpoch>) {
-        self.epoch.store(epoch.unwrap_or(LeaderEpoch::NONE).0, Ordering::Release);
+        self.epoch
+            .store(epoch.unwrap_or(LeaderEpoch::NONE).0, Ordering::Release);
         self.watchers.wake_all();
     }
 

@@ -14,9 +14,12 @@ use super::{
 use crate::clock;
 use std::{io, sync::Arc};
 use talweg_batch::CheckedBatch;
-use talweg_log::{AppendError, Appended, FlushTicket, LogConfig, LogError, PartitionLog, TickReport};
+use talweg_log::{
+    AppendError, Appended, FlushTicket, LogConfig, LogError, PartitionLog, TickReport,
+};
 use talweg_replication::{
-    Effect, Event, Failure, Lead, Leader, LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds, Role, Waiter,
+    Effect, Event, Failure, Lead, Leader, LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds,
+    Role, Waiter,
 };
 use talweg_types::{Acks, Durability, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
 
@@ -115,7 +118,10 @@ impl Replica {
         let lead = Lead {
             epoch: leadership.epoch,
             incarnation: leadership.incarnation,
-            ends: ReplicaEnds { log_end: bounds.log_end, flushed_end: bounds.flushed_end },
+            ends: ReplicaEnds {
+                log_end: bounds.log_end,
+                flushed_end: bounds.flushed_end,
+            },
             high_watermark: bounds.high_watermark,
             in_sync: [self.node].into(),
             settings: self.settings,
@@ -138,11 +144,17 @@ impl Replica {
 
     /// The replica serves no more; the reason is shown to whoever asks.
     pub fn fail(&mut self, now: MonotonicMs, why: &str, out: &mut Deliveries) {
-        self.step(now, Event::Resign { epoch: LeaderEpoch(i32::MAX) }, out);
         self.handle.fail(why);
+        self.resign(now, LeaderEpoch(i32::MAX), out);
     }
 
-    pub fn configure(&mut self, now: MonotonicMs, log: LogConfig, settings: LeaderSettings, out: &mut Deliveries) {
+    pub fn configure(
+        &mut self,
+        now: MonotonicMs,
+        log: LogConfig,
+        settings: LeaderSettings,
+        out: &mut Deliveries,
+    ) {
         self.log.set_config(log);
         self.settings = settings;
         self.step(now, Event::SettingsChanged(settings), out);
@@ -159,10 +171,21 @@ impl Replica {
         for request in requests {
             match self.admit(&request) {
                 Ok(()) => {
-                    let AppendRequest { acks, stream, slot, reservation, .. } = request;
+                    let AppendRequest {
+                        acks,
+                        stream,
+                        slot,
+                        reservation,
+                        ..
+                    } = request;
                     room.push(reservation);
                     for (sequence, batch) in request.batches {
-                        waiting.push(Waiting { stream: Arc::clone(&stream), slot, sequence, acks });
+                        waiting.push(Waiting {
+                            stream: Arc::clone(&stream),
+                            slot,
+                            sequence,
+                            acks,
+                        });
                         batches.push(batch);
                     }
                 }
@@ -181,8 +204,20 @@ impl Replica {
                 Ok(appended) => waiters.push(waiter(waiting, &appended)),
                 Err(error) => {
                     let outcome = Outcome::Refused(AppendRefusal::Log(error));
-                    let Waiting { stream, slot, sequence, .. } = waiting;
-                    out.push(stream, Completion { slot, sequence, outcome });
+                    let Waiting {
+                        stream,
+                        slot,
+                        sequence,
+                        ..
+                    } = waiting;
+                    out.push(
+                        stream,
+                        Completion {
+                            slot,
+                            sequence,
+                            outcome,
+                        },
+                    );
                 }
             }
         }
@@ -192,15 +227,21 @@ impl Replica {
     }
 
     fn admit(&self, request: &AppendRequest) -> Result<(), AppendRefusal> {
-        self.leader.admit(request.acks).map_err(|refusal| match refusal {
-            NotAdmitted::NotLeader => match self.handle.failure() {
-                Some(why) => AppendRefusal::Log(AppendError::FolderFailed(why)),
-                None => AppendRefusal::NotLeader,
-            },
-            NotAdmitted::NotEnoughReplicas { in_sync, needed } => AppendRefusal::NotEnoughReplicas { in_sync, needed },
-        })?;
+        self.leader
+            .admit(request.acks)
+            .map_err(|refusal| match refusal {
+                NotAdmitted::NotLeader => match self.handle.failure() {
+                    Some(why) => AppendRefusal::Log(AppendError::FolderFailed(why)),
+                    None => AppendRefusal::NotLeader,
+                },
+                NotAdmitted::NotEnoughReplicas { in_sync, needed } => {
+                    AppendRefusal::NotEnoughReplicas { in_sync, needed }
+                }
+            })?;
         match (request.expected_epoch, self.leader.epoch()) {
-            (Some(asked), Some(current)) if asked != current => Err(AppendRefusal::OtherEpoch { asked, current }),
+            (Some(asked), Some(current)) if asked != current => {
+                Err(AppendRefusal::OtherEpoch { asked, current })
+            }
             _ => Ok(()),
         }
     }
@@ -238,7 +279,10 @@ impl Replica {
         self.ticket_out = false;
         let flushed_end = self.log.flush_done(ticket, result)?;
         let all = flushed_end >= self.log.bounds().log_end;
-        self.dirty_since = self.dirty_since.filter(|_| !all).map(|since| since.max(self.ticket_since));
+        self.dirty_since = self
+            .dirty_since
+            .filter(|_| !all)
+            .map(|since| since.max(self.ticket_since));
         self.step(now, Event::Flushed { flushed_end }, out);
         Ok(())
     }
@@ -268,13 +312,29 @@ impl Replica {
                     moved = true;
                 }
                 Effect::Done { token, reached } => {
-                    let Ticket { base_offset, append_time, duplicate, .. } = token;
-                    answer(token, Outcome::Done { base_offset, append_time, duplicate, reached }, out);
+                    let Ticket {
+                        base_offset,
+                        append_time,
+                        duplicate,
+                        ..
+                    } = token;
+                    answer(
+                        token,
+                        Outcome::Done {
+                            base_offset,
+                            append_time,
+                            duplicate,
+                            reached,
+                        },
+                        out,
+                    );
                 }
                 Effect::Failed { token, why } => {
                     let refusal = match why {
                         Failure::LeadershipLost => AppendRefusal::LeadershipLost,
-                        Failure::NotEnoughReplicasAfterAppend => AppendRefusal::NotEnoughReplicasAfterAppend,
+                        Failure::NotEnoughReplicasAfterAppend => {
+                            AppendRefusal::NotEnoughReplicasAfterAppend
+                        }
                     };
                     answer(token, Outcome::Refused(refusal), out);
                 }
@@ -288,13 +348,34 @@ impl Replica {
 }
 
 fn answer(ticket: Ticket, outcome: Outcome, out: &mut Deliveries) {
-    let Ticket { stream, slot, sequence, .. } = ticket;
-    out.push(stream, Completion { slot, sequence, outcome });
+    let Ticket {
+        stream,
+        slot,
+        sequence,
+        ..
+    } = ticket;
+    out.push(
+        stream,
+        Completion {
+            slot,
+            sequence,
+            outcome,
+        },
+    );
 }
 
 fn waiter(waiting: Waiting, appended: &Appended) -> Waiter<Ticket> {
-    let Waiting { stream, slot, sequence, acks } = waiting;
-    let base_offset = if appended.offset_known { appended.base_offset } else { Offset(-1) };
+    let Waiting {
+        stream,
+        slot,
+        sequence,
+        acks,
+    } = waiting;
+    let base_offset = if appended.offset_known {
+        appended.base_offset
+    } else {
+        Offset(-1)
+    };
     let token = Ticket {
         stream,
         slot,
@@ -303,7 +384,11 @@ fn waiter(waiting: Waiting, appended: &Appended) -> Waiter<Ticket> {
         append_time: appended.append_time,
         duplicate: appended.duplicate,
     };
-    Waiter { acks, end: appended.last_offset.plus(1), token }
+    Waiter {
+        acks,
+        end: appended.last_offset.plus(1),
+        token,
+    }
 }
 
 fn count(batches: &[CheckedBatch], results: &[Result<Appended, AppendError>]) -> AppendedRound {
@@ -321,6 +406,13 @@ fn count(batches: &[CheckedBatch], results: &[Result<Appended, AppendError>]) ->
 pub(super) fn refuse_all(request: AppendRequest, refusal: &AppendRefusal, out: &mut Deliveries) {
     for (sequence, _) in request.batches {
         let outcome = Outcome::Refused(refusal.clone());
-        out.push(Arc::clone(&request.stream), Completion { slot: request.slot, sequence, outcome });
+        out.push(
+            Arc::clone(&request.stream),
+            Completion {
+                slot: request.slot,
+                sequence,
+                outcome,
+            },
+        );
     }
 }

@@ -50,8 +50,14 @@ impl FolderRounds {
         Self {
             folder: Arc::clone(&back.folder),
             back: [
-                FlushBack { kind: FlushKind::Urgent, ..back.clone() },
-                FlushBack { kind: FlushKind::Background, ..back },
+                FlushBack {
+                    kind: FlushKind::Urgent,
+                    ..back.clone()
+                },
+                FlushBack {
+                    kind: FlushKind::Background,
+                    ..back
+                },
             ],
             background_bytes,
             urgent: BTreeSet::new(),
@@ -129,7 +135,11 @@ impl FolderRounds {
     }
 
     /// One round for a clean stop, beside nothing else.
-    pub fn start_closing(&mut self, flushers: &Flushers, tickets: Vec<(TopicPartition, FlushTicket)>) {
+    pub fn start_closing(
+        &mut self,
+        flushers: &Flushers,
+        tickets: Vec<(TopicPartition, FlushTicket)>,
+    ) {
         self.urgent_out += tickets.len();
         flushers.flush(&self.back[0], tickets);
     }

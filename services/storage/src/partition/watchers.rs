@@ -84,7 +84,9 @@ impl Watchers {
     }
 
     pub fn remove(&self, watcher: &Arc<Watcher>) {
-        self.list.lock().retain(|known| !Arc::ptr_eq(known, watcher));
+        self.list
+            .lock()
+            .retain(|known| !Arc::ptr_eq(known, watcher));
     }
 
     /// The watermark has moved.
@@ -117,7 +119,10 @@ mod tests {
     #[tokio::test]
     async fn armed_watchers_wake_on_data_and_all_on_changes() {
         let (stream, partition) = (Arc::new(StreamWaker::default()), Watchers::default());
-        let (one, two) = (partition.register(&stream, 1), partition.register(&stream, 2));
+        let (one, two) = (
+            partition.register(&stream, 1),
+            partition.register(&stream, 2),
+        );
         partition.wake_armed();
         assert_eq!(taken(&stream), [0u32; 0]);
         one.arm();

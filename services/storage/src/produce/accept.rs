@@ -5,16 +5,12 @@
 //! numbers that its client has used up.
 
 use super::pending::Amount;
-use crate::{
-    clock,
-    node::Node,
-    partition::PartitionHandle,
-    resolve,
-    view::TopicView,
-};
+use crate::{clock, node::Node, partition::PartitionHandle, resolve, view::TopicView};
 use bytes::Bytes;
 use std::sync::Arc;
-use talweg_batch::{BatchHeader, CheckedBatch, HEADER_BYTES, ValidationLimits, check_client_batch, split_batches};
+use talweg_batch::{
+    BatchHeader, CheckedBatch, HEADER_BYTES, ValidationLimits, check_client_batch, split_batches,
+};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::v1::BatchFrame;
 use talweg_types::{Acks, LeaderEpoch, limits};
@@ -26,7 +22,7 @@ const INLINE_COMPRESSED_BYTES: usize = 4 * 1024;
 pub struct Parts {
     pub first_sequence: u64,
     pub batches: Vec<Bytes>,
-    /// What follows the last whole batch: bytes that are no batch.
+    /// The payload is not whole batches: all of it is refused, as one sequence.
     pub rest: Option<Refusal>,
     pub amount: Amount,
 }
@@ -38,7 +34,10 @@ impl Parts {
         let bytes = payload.len() as u64;
         let (mut batches, mut rest, mut records) = (Vec::new(), None, 0);
         if payload.is_empty() {
-            rest = Some(Refusal::new(ErrorCode::CorruptBatch, "the frame holds no batch"));
+            rest = Some(Refusal::new(
+                ErrorCode::CorruptBatch,
+                "the frame holds no batch",
+            ));
         }
         for batch in split_batches(payload) {
             match batch {
@@ -55,7 +54,12 @@ impl Parts {
                 }
             }
         }
-        Self { first_sequence: frame.first_sequence, batches, rest, amount: Amount { bytes, records } }
+        Self {
+            first_sequence: frame.first_sequence,
+            batches,
+            rest,
+            amount: Amount { bytes, records },
+        }
     }
 
     /// Stream sequences that the frame uses up.
@@ -112,12 +116,20 @@ pub fn target(node: &Node, frame: &BatchFrame, acks: Option<Acks>) -> Result<Tar
     }
     let acks = acks.unwrap_or(topic.config.default_acks);
     if acks < topic.config.min_acks {
-        let message = format!("acks {acks} are weaker than the topic's min.acks {}", topic.config.min_acks);
+        let message = format!(
+            "acks {acks} are weaker than the topic's min.acks {}",
+            topic.config.min_acks
+        );
         return Err(Refusal::new(ErrorCode::AcksTooWeak, message));
     }
     let (handle, epoch) = resolve::led_partition(node, &topic, frame.partition)?;
     resolve::check_epoch(frame.leader_epoch, epoch)?;
-    Ok(Target { topic, handle, acks, expected_epoch: frame.leader_epoch.map(LeaderEpoch) })
+    Ok(Target {
+        topic,
+        handle,
+        acks,
+        expected_epoch: frame.leader_epoch.map(LeaderEpoch),
+    })
 }
 
 /// What the checks say of each batch, by stream sequence.
@@ -126,7 +138,12 @@ pub type Checked = Vec<(u64, Result<CheckedBatch, Refusal>)>;
 /// Checks each batch by itself; may take some milliseconds for compressed ones.
 pub fn check(first_sequence: u64, batches: Vec<Bytes>, topic: &TopicView) -> Checked {
     let limits = ValidationLimits::for_topic(&topic.config, clock::wall_now());
-    let check = |(sequence, bytes)| (sequence, check_client_batch(bytes, &limits).map_err(Refusal::from));
+    let check = |(sequence, bytes)| {
+        (
+            sequence,
+            check_client_batch(bytes, &limits).map_err(Refusal::from),
+        )
+    };
     (first_sequence..).zip(batches).map(check).collect()
 }
 

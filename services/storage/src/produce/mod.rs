@@ -35,7 +35,8 @@ impl StreamHandler<ProduceRequest, ProduceResponse> for ProduceHandler {
         }
         let _permit = crate::stream::admit(&self.node)?;
         let _counted = crate::stream::Counted::new(&self.node.metrics.produce_streams);
-        let stream = ProduceStream::open(Arc::clone(&self.node), &peer, requests, responses).await?;
+        let stream =
+            ProduceStream::open(Arc::clone(&self.node), &peer, requests, responses).await?;
         match stream {
             Some(stream) => Ok(stream.run().await?),
             None => Ok(()),

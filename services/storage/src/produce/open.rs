@@ -29,7 +29,9 @@ pub async fn receive(
 ) -> Result<Option<Opening>, Status> {
     let first = tokio::time::timeout(OPEN_TIMEOUT, requests.next()).await;
     let first = first.map_err(|_| Status::from(violation("the open frame did not come")))?;
-    let Some(frame) = first.transpose()? else { return Ok(None) };
+    let Some(frame) = first.transpose()? else {
+        return Ok(None);
+    };
     match frame.frame {
         Some(Frame::Open(open)) => Ok(Some(check(node, &open)?)),
         Some(_) => Err(violation("the first frame must be `open`").into()),
@@ -44,10 +46,18 @@ fn check(node: &Node, open: &ProduceOpen) -> Result<Opening, Refusal> {
         Ok(v1::Acks::None) => Some(Acks::Zero),
         Ok(v1::Acks::Leader) => Some(Acks::One),
         Ok(v1::Acks::All) => Some(Acks::All),
-        Err(_) => return Err(Refusal::invalid("open.acks", format!("{} is unknown", open.acks))),
+        Err(_) => {
+            return Err(Refusal::invalid(
+                "open.acks",
+                format!("{} is unknown", open.acks),
+            ));
+        }
     };
     if Compression::try_from(open.compression).is_err() {
-        return Err(Refusal::invalid("open.compression", format!("{} is unknown", open.compression)));
+        return Err(Refusal::invalid(
+            "open.compression",
+            format!("{} is unknown", open.compression),
+        ));
     }
     let (low, high) = limits::DELIVERY_TIMEOUT_MS_RANGE;
     let delivery_timeout = match u64::from(open.delivery_timeout_ms) {
@@ -62,13 +72,21 @@ fn check(node: &Node, open: &ProduceOpen) -> Result<Opening, Refusal> {
         return Err(Refusal::invalid("open.linger_ms", "is above 1000"));
     }
     if !open.transactional_id.is_empty() {
-        return Err(Refusal::not_built("Transactions are not built in this version."));
+        return Err(Refusal::not_built(
+            "Transactions are not built in this version.",
+        ));
     }
     if !open.resume_token.is_empty() {
-        return Err(Refusal::new(ErrorCode::InvalidResumeToken, "storage nodes give out no resume tokens; open anew"));
+        return Err(Refusal::new(
+            ErrorCode::InvalidResumeToken,
+            "storage nodes give out no resume tokens; open anew",
+        ));
     }
     if node.draining().is_some() {
         return Err(resolve::draining());
     }
-    Ok(Opening { acks, delivery_timeout: Duration::from_millis(delivery_timeout) })
+    Ok(Opening {
+        acks,
+        delivery_timeout: Duration::from_millis(delivery_timeout),
+    })
 }

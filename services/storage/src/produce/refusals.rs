@@ -9,23 +9,33 @@ use talweg_types::TopicPartition;
 const DISK_FULL_RETRY_MS: u32 = 1_000;
 
 /// `base_sequence`: of the batch that was refused.
-pub fn refusal(node: &Node, tp: &TopicPartition, base_sequence: i32, why: &AppendRefusal) -> Refusal {
+pub fn refusal(
+    node: &Node,
+    tp: &TopicPartition,
+    base_sequence: i32,
+    why: &AppendRefusal,
+) -> Refusal {
     match why {
         AppendRefusal::NotLeader => resolve::not_leading(node, tp),
-        AppendRefusal::OtherEpoch { asked, current } => match resolve::check_epoch(Some(asked.0), *current) {
-            Err(refusal) => refusal,
-            Ok(()) => Refusal::internal("epochs differ and do not"),
-        },
+        AppendRefusal::OtherEpoch { asked, current } => {
+            match resolve::check_epoch(Some(asked.0), *current) {
+                Err(refusal) => refusal,
+                Ok(()) => Refusal::internal("epochs differ and do not"),
+            }
+        }
         AppendRefusal::NotEnoughReplicas { in_sync, needed } => {
-            let message = format!("{in_sync} replicas are in sync, min.insync.replicas asks for {needed}");
+            let message =
+                format!("{in_sync} replicas are in sync, min.insync.replicas asks for {needed}");
             Refusal::new(ErrorCode::NotEnoughReplicas, message)
         }
-        AppendRefusal::LeadershipLost => {
-            Refusal::new(ErrorCode::LeadershipLost, "leadership ended before the batch was committed")
-        }
-        AppendRefusal::NotEnoughReplicasAfterAppend => {
-            Refusal::new(ErrorCode::NotEnoughReplicasAfterAppend, "the in-sync set shrank after the append")
-        }
+        AppendRefusal::LeadershipLost => Refusal::new(
+            ErrorCode::LeadershipLost,
+            "leadership ended before the batch was committed",
+        ),
+        AppendRefusal::NotEnoughReplicasAfterAppend => Refusal::new(
+            ErrorCode::NotEnoughReplicasAfterAppend,
+            "the in-sync set shrank after the append",
+        ),
         AppendRefusal::Stopping => resolve::draining(),
         AppendRefusal::Log(error) => of_log(tp, base_sequence, error),
     }
@@ -34,9 +44,8 @@ pub fn refusal(node: &Node, tp: &TopicPartition, base_sequence: i32, why: &Appen
 fn of_log(tp: &TopicPartition, base_sequence: i32, error: &AppendError) -> Refusal {
     let new = |code| Refusal::new(code, error.to_string());
     match error {
-        AppendError::OutOfOrderSequence { expected } => {
-            new(ErrorCode::OutOfOrderSequence).with_sequence(tp.partition.0, expected.0, base_sequence)
-        }
+        AppendError::OutOfOrderSequence { expected } => new(ErrorCode::OutOfOrderSequence)
+            .with_sequence(tp.partition.0, expected.0, base_sequence),
         AppendError::UnknownProducer => new(ErrorCode::UnknownProducer),
         AppendError::Fenced { .. } => new(ErrorCode::ProducerFenced),
         AppendError::DiskFull => new(ErrorCode::DiskFull).retry_after(DISK_FULL_RETRY_MS),
@@ -44,9 +53,15 @@ fn of_log(tp: &TopicPartition, base_sequence: i32, error: &AppendError) -> Refus
         AppendError::DuplicateKeyInBatch { .. }
         | AppendError::KeyRepeatedInPart { .. }
         | AppendError::KeyRepeatedInSession { .. } => new(ErrorCode::InvalidIdempotencyKey),
-        AppendError::LargerThanSegment { bytes, segment_bytes } => {
-            new(ErrorCode::BatchTooLarge).with_limit("segment.bytes", *segment_bytes, *bytes, "bytes")
-        }
+        AppendError::LargerThanSegment {
+            bytes,
+            segment_bytes,
+        } => new(ErrorCode::BatchTooLarge).with_limit(
+            "segment.bytes",
+            *segment_bytes,
+            *bytes,
+            "bytes",
+        ),
         AppendError::Invalid(_) => new(ErrorCode::Internal),
         AppendError::Deleted => new(ErrorCode::UnknownTopic),
     }

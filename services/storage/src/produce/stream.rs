@@ -25,8 +25,8 @@ use talweg_kit::{
     errors::{ErrorCode, Refusal},
 };
 use talweg_proto::v1::{
-    BatchFrame, Closing, Drain, Heartbeat, ProduceOpened, ProduceRefusal, ProduceRequest, ProduceResponse,
-    produce_request, produce_response::Frame,
+    BatchFrame, Closing, Drain, Heartbeat, ProduceOpened, ProduceRefusal, ProduceRequest,
+    ProduceResponse, produce_request, produce_response::Frame,
 };
 use talweg_types::{Acks, TopicPartition, limits};
 use tokio::time::Instant;
@@ -96,13 +96,19 @@ impl ProduceStream {
         mut requests: FrameReceiver<ProduceRequest>,
         responses: FrameSender<ProduceResponse>,
     ) -> Result<Option<Self>, Status> {
-        let Some(opening) = open::receive(&node, &mut requests).await? else { return Ok(None) };
-        let granted = Amount { bytes: produce_grant(peer), records: limits::PRODUCE_CREDIT_RECORDS };
+        let Some(opening) = open::receive(&node, &mut requests).await? else {
+            return Ok(None);
+        };
+        let granted = Amount {
+            bytes: produce_grant(peer),
+            records: limits::PRODUCE_CREDIT_RECORDS,
+        };
         let opened = Frame::Opened(ProduceOpened {
             credit: Some(granted.into()),
             heartbeat_interval_ms: u32::try_from(node.config.heartbeat_max_ms).unwrap_or(u32::MAX),
             node_id: node.id(),
-            delivery_timeout_ms: u32::try_from(opening.delivery_timeout.as_millis()).unwrap_or(u32::MAX),
+            delivery_timeout_ms: u32::try_from(opening.delivery_timeout.as_millis())
+                .unwrap_or(u32::MAX),
         });
         let mut stream = Self {
             next_heartbeat: Instant::now() + node.heartbeat_wait(),
@@ -148,7 +154,10 @@ impl ProduceStream {
         loop {
             if self.is_done() {
                 if self.drain.deadline().is_some() {
-                    self.send(Frame::Closing(Closing { reason: "this node is stopping".into() })).await?;
+                    self.send(Frame::Closing(Closing {
+                        reason: "this node is stopping".into(),
+                    }))
+                    .await?;
                 }
                 return Ok(());
             }
@@ -180,13 +189,19 @@ impl ProduceStream {
     fn next_timer(&mut self) -> Instant {
         let drain = self.drain.deadline().filter(|_| !self.drain.is_over());
         let delivery = self.pending.next_deadline();
-        [drain, delivery].into_iter().flatten().fold(self.next_heartbeat, Instant::min)
+        [drain, delivery]
+            .into_iter()
+            .flatten()
+            .fold(self.next_heartbeat, Instant::min)
     }
 
     async fn on_timer(&mut self) -> Result<(), Ended> {
         let now = Instant::now();
         let ms = self.opening.delivery_timeout.as_millis();
-        let late = Refusal::new(ErrorCode::DeliveryTimeout, format!("not committed within {ms} ms"));
+        let late = Refusal::new(
+            ErrorCode::DeliveryTimeout,
+            format!("not committed within {ms} ms"),
+        );
         let slots = self.pending.expire(now, &late);
         self.answer(slots.into_iter()).await?;
         if now >= self.next_heartbeat {
@@ -204,10 +219,13 @@ impl ProduceStream {
                 Err(resolve::only_gateways(&self.node, "The thin form").into())
             }
             Some(produce_request::Frame::Credentials(_)) => {
-                let refusal = Refusal::not_built("Refreshed credentials are not built in this version.");
+                let refusal =
+                    Refusal::not_built("Refreshed credentials are not built in this version.");
                 self.refuse(None, 0..0, &refusal).await
             }
-            Some(produce_request::Frame::Open(_)) => Err(violation("the stream is open already").into()),
+            Some(produce_request::Frame::Open(_)) => {
+                Err(violation("the stream is open already").into())
+            }
             None => Err(violation("a frame without content").into()),
         }
     }
@@ -218,23 +236,31 @@ impl ProduceStream {
         let follows = parts.first_sequence == self.next_sequence
             || (self.uncounted && parts.first_sequence > self.next_sequence);
         if !follows || sequences.end == u64::MAX {
-            let message = format!("stream sequence {} was due, not {}", self.next_sequence, parts.first_sequence);
-            let refusal = Refusal::new(ErrorCode::InvalidStreamSequence, message)
-                .with_field("batch.first_sequence", "must continue the stream's sequence");
+            let message = format!(
+                "stream sequence {} was due, not {}",
+                self.next_sequence, parts.first_sequence
+            );
+            let refusal = Refusal::new(ErrorCode::InvalidStreamSequence, message).with_field(
+                "batch.first_sequence",
+                "must continue the stream's sequence",
+            );
             return self.refuse(None, sequences, &refusal).await;
         }
         self.next_sequence = sequences.end;
         self.uncounted = parts.rest.is_some();
-        let target = parts
-            .check_size()
-            .and_then(|()| self.check_credit(&parts))
-            .and_then(|()| accept::target(&self.node, &frame, self.opening.acks));
+        let fits = parts.check_size().and_then(|()| self.check_credit(&parts));
+        if fits.is_ok() {
+            resolve::wait_for_news(&self.node, &frame.topic, &frame.topic_id, frame.partition)
+                .await;
+        }
+        let target = fits.and_then(|()| accept::target(&self.node, &frame, self.opening.acks));
         match target {
             Err(refusal) => self.refuse(None, sequences, &refusal).await,
             Ok(target) => {
                 if let Some(refusal) = &parts.rest {
                     let tp = target.handle.tp;
-                    self.refuse(Some(tp), sequences.end - 1..sequences.end, refusal).await?;
+                    self.refuse(Some(tp), sequences.end - 1..sequences.end, refusal)
+                        .await?;
                 }
                 self.prepare(parts, target).await
             }
@@ -252,9 +278,19 @@ impl ProduceStream {
         );
         let refusal = Refusal::new(ErrorCode::CreditExceeded, message);
         Err(if outstanding.bytes + parts.amount.bytes > granted.bytes {
-            refusal.with_limit("credit", granted.bytes, outstanding.bytes + parts.amount.bytes, "bytes")
+            refusal.with_limit(
+                "credit",
+                granted.bytes,
+                outstanding.bytes + parts.amount.bytes,
+                "bytes",
+            )
         } else {
-            refusal.with_limit("credit", granted.records, outstanding.records + parts.amount.records, "records")
+            refusal.with_limit(
+                "credit",
+                granted.records,
+                outstanding.records + parts.amount.records,
+                "records",
+            )
         })
     }
 
@@ -265,21 +301,33 @@ impl ProduceStream {
         let slow = accept::is_slow(&parts.batches);
         if !slow && let Some(reservation) = owner.try_reserve(bytes) {
             let checked = accept::check(parts.first_sequence, parts.batches, &target.topic);
-            return self.hand_on(Prepared { target, checked, reservation: Some(reservation) }).await;
+            return self
+                .hand_on(Prepared {
+                    target,
+                    checked,
+                    reservation: Some(reservation),
+                })
+                .await;
         }
-        self.preparing_sequences = parts.first_sequence..parts.first_sequence + parts.batches.len() as u64;
+        self.preparing_sequences =
+            parts.first_sequence..parts.first_sequence + parts.batches.len() as u64;
         let timeout = self.opening.delivery_timeout;
         self.preparing = Some(Box::pin(async move {
             let topic = Arc::clone(&target.topic);
             let check = move || accept::check(parts.first_sequence, parts.batches, &topic);
             let checked = tokio::task::spawn_blocking(check).await;
-            let checked = checked.map_err(|_| Refusal::internal("the check of a batch broke off"))?;
+            let checked =
+                checked.map_err(|_| Refusal::internal("the check of a batch broke off"))?;
             let reservation = match tokio::time::timeout(timeout, owner.reserve(bytes)).await {
                 Ok(Ok(reservation)) => Some(reservation),
                 Ok(Err(_)) => return Err(resolve::draining()),
                 Err(_) => None,
             };
-            Ok(Prepared { target, checked, reservation })
+            Ok(Prepared {
+                target,
+                checked,
+                reservation,
+            })
         }));
         Ok(())
     }
@@ -296,30 +344,51 @@ impl ProduceStream {
     }
 
     async fn hand_on(&mut self, prepared: Prepared) -> Result<(), Ended> {
-        let Prepared { target, checked, reservation } = prepared;
+        let Prepared {
+            target,
+            checked,
+            reservation,
+        } = prepared;
         let tp = target.handle.tp;
         let mut batches: Vec<(u64, CheckedBatch)> = Vec::with_capacity(checked.len());
         for (sequence, result) in checked {
             match result {
                 Ok(batch) => batches.push((sequence, batch)),
-                Err(refusal) => self.refuse(Some(tp), sequence..sequence + 1, &refusal).await?,
+                Err(refusal) => {
+                    self.refuse(Some(tp), sequence..sequence + 1, &refusal)
+                        .await?
+                }
             }
         }
-        let Some(first) = batches.first().map(|(sequence, _)| *sequence) else { return Ok(()) };
+        let Some(first) = batches.first().map(|(sequence, _)| *sequence) else {
+            return Ok(());
+        };
         let last = batches.last().map_or(first, |(sequence, _)| *sequence);
         let Some(reservation) = reservation else {
-            let refusal = Refusal::new(ErrorCode::DeliveryTimeoutNotSent, "there was no room within the delivery time-out");
+            let refusal = Refusal::new(
+                ErrorCode::DeliveryTimeoutNotSent,
+                "there was no room within the delivery time-out",
+            );
             return self.refuse(Some(tp), first..last + 1, &refusal).await;
         };
         let amounts = batches.iter().map(|(sequence, batch)| {
             let records = u64::try_from(batch.header.record_count).unwrap_or(0);
-            (*sequence, Amount { bytes: batch.bytes.len() as u64, records })
+            (
+                *sequence,
+                Amount {
+                    bytes: batch.bytes.len() as u64,
+                    records,
+                },
+            )
         });
         let silent = target.acks == Acks::Zero;
         let deadline = Instant::now() + self.opening.delivery_timeout;
         let slot = self.pending.push(tp, amounts, silent, deadline);
-        let numbered = batches.iter().filter(|(_, batch)| batch.header.has_producer());
-        self.base_sequences.extend(numbered.map(|(sequence, batch)| (*sequence, batch.header.base_sequence.0)));
+        let numbered = batches
+            .iter()
+            .filter(|(_, batch)| batch.header.has_producer());
+        self.base_sequences
+            .extend(numbered.map(|(sequence, batch)| (*sequence, batch.header.base_sequence.0)));
         let request = AppendRequest {
             tp,
             expected_epoch: target.expected_epoch,
@@ -329,9 +398,15 @@ impl ProduceStream {
             slot,
             reservation,
         };
-        if self.node.loop_of(&target.handle).send(Command::Append(request)).is_err() {
+        if self
+            .node
+            .loop_of(&target.handle)
+            .send(Command::Append(request))
+            .is_err()
+        {
             for sequence in first..=last {
-                self.pending.decide(slot, sequence, Fate::Refused(resolve::draining()));
+                self.pending
+                    .decide(slot, sequence, Fate::Refused(resolve::draining()));
             }
             self.answer([slot].into_iter()).await?;
         }
@@ -342,13 +417,28 @@ impl ProduceStream {
         let mut taken = std::mem::take(&mut self.taken);
         self.completions.take(&mut taken);
         let mut slots: Vec<u32> = Vec::new();
-        for Completion { slot, sequence, outcome } in taken.drain(..) {
+        for Completion {
+            slot,
+            sequence,
+            outcome,
+        } in taken.drain(..)
+        {
             let base_sequence = self.base_sequences.remove(&sequence).unwrap_or(-1);
-            let Some(tp) = self.pending.partition(slot) else { continue };
+            let Some(tp) = self.pending.partition(slot) else {
+                continue;
+            };
             let fate = match outcome {
-                Outcome::Done { base_offset, append_time, duplicate, reached } => {
-                    Fate::Done { base_offset, append_time, duplicate, reached }
-                }
+                Outcome::Done {
+                    base_offset,
+                    append_time,
+                    duplicate,
+                    reached,
+                } => Fate::Done {
+                    base_offset,
+                    append_time,
+                    duplicate,
+                    reached,
+                },
                 Outcome::Refused(why) => {
                     self.node.metrics.refused_batches.inc();
                     Fate::Refused(refusals::refusal(&self.node, &tp, base_sequence, &why))
@@ -389,9 +479,14 @@ impl ProduceStream {
         sequences: std::ops::Range<u64>,
         refusal: &Refusal,
     ) -> Result<(), Ended> {
-        self.node.metrics.refused_batches.inc_by(sequences.end - sequences.start);
+        self.node
+            .metrics
+            .refused_batches
+            .inc_by(sequences.end - sequences.start);
         let frame = ProduceRefusal {
-            topic_id: tp.map(|tp| Bytes::copy_from_slice(tp.topic_id.as_bytes())).unwrap_or_default(),
+            topic_id: tp
+                .map(|tp| Bytes::copy_from_slice(tp.topic_id.as_bytes()))
+                .unwrap_or_default(),
             partition: tp.map(|tp| tp.partition.0),
             sequences: sequences.collect(),
             error: Some(refusal.detail()),
@@ -400,7 +495,9 @@ impl ProduceStream {
     }
 
     async fn send(&mut self, frame: Frame) -> Result<(), Ended> {
-        self.responses.send(ProduceResponse { frame: Some(frame) }).await?;
+        self.responses
+            .send(ProduceResponse { frame: Some(frame) })
+            .await?;
         self.next_heartbeat = Instant::now() + self.node.heartbeat_wait();
         Ok(())
     }

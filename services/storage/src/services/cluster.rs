@@ -9,11 +9,12 @@ use futures::Stream;
 use std::{pin::Pin, sync::Arc};
 use talweg_kit::errors::Refusal;
 use talweg_proto::v1::{
-    BalanceClusterRequest, BalanceClusterResponse, CancelReassignmentRequest, CancelReassignmentResponse,
-    DescribeClusterRequest, DescribeClusterResponse, DrainNodeRequest, DrainNodeResponse, ElectLeaderRequest,
-    ElectLeaderResponse, GetMetadataRequest, GetMetadataResponse, ListReassignmentsRequest,
-    ListReassignmentsResponse, Metadata, ReassignPartitionRequest, ReassignPartitionResponse, RemoveNodeRequest,
-    RemoveNodeResponse, UndrainNodeRequest, UndrainNodeResponse, WatchMetadataRequest, WatchMetadataResponse,
+    BalanceClusterRequest, BalanceClusterResponse, CancelReassignmentRequest,
+    CancelReassignmentResponse, DescribeClusterRequest, DescribeClusterResponse, DrainNodeRequest,
+    DrainNodeResponse, ElectLeaderRequest, ElectLeaderResponse, GetMetadataRequest,
+    GetMetadataResponse, ListReassignmentsRequest, ListReassignmentsResponse, Metadata,
+    ReassignPartitionRequest, ReassignPartitionResponse, RemoveNodeRequest, RemoveNodeResponse,
+    UndrainNodeRequest, UndrainNodeResponse, WatchMetadataRequest, WatchMetadataResponse,
     cluster_service_server::ClusterService, watch_metadata_response::Update,
 };
 use tokio::sync::mpsc;
@@ -31,7 +32,10 @@ impl Cluster {
     fn view(&self) -> Result<Arc<ClusterView>, Refusal> {
         let view = self.node.view.get();
         if view.revision < 0 {
-            return Err(Refusal::unavailable("no controller has told this node about the cluster yet").retry_after(200));
+            return Err(Refusal::unavailable(
+                "no controller has told this node about the cluster yet",
+            )
+            .retry_after(200));
         }
         Ok(view)
     }
@@ -39,7 +43,8 @@ impl Cluster {
 
 #[tonic::async_trait]
 impl ClusterService for Cluster {
-    type WatchMetadataStream = Pin<Box<dyn Stream<Item = Result<WatchMetadataResponse, Status>> + Send>>;
+    type WatchMetadataStream =
+        Pin<Box<dyn Stream<Item = Result<WatchMetadataResponse, Status>> + Send>>;
     type BalanceClusterStream = Empty<Result<BalanceClusterResponse, Status>>;
 
     /// UNAVAILABLE before the first view.
@@ -55,7 +60,9 @@ impl ClusterService for Cluster {
             whole.topics.extend(metadata.topics);
             whole.nodes.extend(metadata.nodes);
         }
-        Ok(Response::new(GetMetadataResponse { metadata: Some(whole) }))
+        Ok(Response::new(GetMetadataResponse {
+            metadata: Some(whole),
+        }))
     }
 
     /// UNAVAILABLE before the first view. Ends when the process stops.
@@ -78,17 +85,26 @@ impl ClusterService for Cluster {
     }
 
     /// NOT_BUILT.
-    async fn drain_node(&self, _: Request<DrainNodeRequest>) -> Result<Response<DrainNodeResponse>, Status> {
+    async fn drain_node(
+        &self,
+        _: Request<DrainNodeRequest>,
+    ) -> Result<Response<DrainNodeResponse>, Status> {
         Err(not_here("DrainNode"))
     }
 
     /// NOT_BUILT.
-    async fn undrain_node(&self, _: Request<UndrainNodeRequest>) -> Result<Response<UndrainNodeResponse>, Status> {
+    async fn undrain_node(
+        &self,
+        _: Request<UndrainNodeRequest>,
+    ) -> Result<Response<UndrainNodeResponse>, Status> {
         Err(not_here("UndrainNode"))
     }
 
     /// NOT_BUILT.
-    async fn remove_node(&self, _: Request<RemoveNodeRequest>) -> Result<Response<RemoveNodeResponse>, Status> {
+    async fn remove_node(
+        &self,
+        _: Request<RemoveNodeRequest>,
+    ) -> Result<Response<RemoveNodeResponse>, Status> {
         Err(not_here("RemoveNode"))
     }
 
@@ -117,7 +133,10 @@ impl ClusterService for Cluster {
     }
 
     /// NOT_BUILT.
-    async fn elect_leader(&self, _: Request<ElectLeaderRequest>) -> Result<Response<ElectLeaderResponse>, Status> {
+    async fn elect_leader(
+        &self,
+        _: Request<ElectLeaderRequest>,
+    ) -> Result<Response<ElectLeaderResponse>, Status> {
         Err(not_here("ElectLeader"))
     }
 
@@ -138,7 +157,9 @@ async fn follow(
 ) {
     let (mut changed, mut drain) = (node.view.subscribe(), node.watch_drain());
     for part in snapshot(&told, &[]) {
-        let update = WatchMetadataResponse { update: Some(Update::Snapshot(part)) };
+        let update = WatchMetadataResponse {
+            update: Some(Update::Snapshot(part)),
+        };
         if updates.send(Ok(update)).await.is_err() {
             return;
         }
@@ -148,7 +169,9 @@ async fn follow(
         if newest.revision != told.revision {
             let delta = changes(&told, &newest);
             told = newest;
-            let update = WatchMetadataResponse { update: Some(Update::Delta(delta)) };
+            let update = WatchMetadataResponse {
+                update: Some(Update::Delta(delta)),
+            };
             if updates.send(Ok(update)).await.is_err() {
                 return;
             }

@@ -13,5 +13,8 @@ use tonic::Status;
 
 /// Methods that belong to gateways, the controller, or a later version.
 fn not_here(what: &str) -> Status {
-    Refusal::not_built(format!("{what} is not served by storage nodes in this version.")).into()
+    Refusal::not_built(format!(
+        "{what} is not served by storage nodes in this version."
+    ))
+    .into()
 }

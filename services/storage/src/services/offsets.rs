@@ -12,10 +12,11 @@ use std::sync::Arc;
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_log::LogError;
 use talweg_proto::v1::{
-    CommitOffsetsRequest, CommitOffsetsResponse, DeleteRecordsAnswer, DeleteRecordsRequest, DeleteRecordsResponse,
-    DeleteRecordsTarget, FetchOffsetsRequest, FetchOffsetsResponse, GetLagRequest, GetLagResponse,
-    ListOffsetsRequest, ListOffsetsResponse, OffsetAnswer, OffsetQuery, ResetOffsetsRequest, ResetOffsetsResponse,
-    WatchLagRequest, WatchLagResponse, offset_query::At, offset_service_server::OffsetService,
+    CommitOffsetsRequest, CommitOffsetsResponse, DeleteRecordsAnswer, DeleteRecordsRequest,
+    DeleteRecordsResponse, DeleteRecordsTarget, FetchOffsetsRequest, FetchOffsetsResponse,
+    GetLagRequest, GetLagResponse, ListOffsetsRequest, ListOffsetsResponse, OffsetAnswer,
+    OffsetQuery, ResetOffsetsRequest, ResetOffsetsResponse, WatchLagRequest, WatchLagResponse,
+    offset_query::At, offset_service_server::OffsetService,
 };
 use talweg_types::{Offset, TimestampMs, limits};
 use tokio::sync::oneshot;
@@ -39,12 +40,17 @@ impl OffsetService for Offsets {
         check_count("queries", queries.len())?;
         let mut answers = Vec::with_capacity(queries.len());
         for query in queries {
-            let (topic, topic_id, partition) = (query.topic.clone(), query.topic_id.clone(), query.partition);
+            let (topic, topic_id, partition) =
+                (query.topic.clone(), query.topic_id.clone(), query.partition);
             answers.push(match self.answer(query).await {
                 Ok(answer) => answer,
-                Err(refusal) => {
-                    OffsetAnswer { topic, topic_id, partition, error: Some(refusal.detail()), ..Default::default() }
-                }
+                Err(refusal) => OffsetAnswer {
+                    topic,
+                    topic_id,
+                    partition,
+                    error: Some(refusal.detail()),
+                    ..Default::default()
+                },
             });
         }
         Ok(Response::new(ListOffsetsResponse { answers }))
@@ -59,7 +65,11 @@ impl OffsetService for Offsets {
         check_count("targets", targets.len())?;
         let mut answers = Vec::with_capacity(targets.len());
         for target in targets {
-            let (topic, topic_id, partition) = (target.topic.clone(), target.topic_id.clone(), target.partition);
+            let (topic, topic_id, partition) = (
+                target.topic.clone(),
+                target.topic_id.clone(),
+                target.partition,
+            );
             answers.push(match self.delete(target).await {
                 Ok(answer) => answer,
                 Err(refusal) => DeleteRecordsAnswer {
@@ -83,12 +93,18 @@ impl OffsetService for Offsets {
     }
 
     /// NOT_BUILT.
-    async fn fetch_offsets(&self, _: Request<FetchOffsetsRequest>) -> Result<Response<FetchOffsetsResponse>, Status> {
+    async fn fetch_offsets(
+        &self,
+        _: Request<FetchOffsetsRequest>,
+    ) -> Result<Response<FetchOffsetsResponse>, Status> {
         Err(not_here("FetchOffsets"))
     }
 
     /// NOT_BUILT.
-    async fn reset_offsets(&self, _: Request<ResetOffsetsRequest>) -> Result<Response<ResetOffsetsResponse>, Status> {
+    async fn reset_offsets(
+        &self,
+        _: Request<ResetOffsetsRequest>,
+    ) -> Result<Response<ResetOffsetsResponse>, Status> {
         Err(not_here("ResetOffsets"))
     }
 
@@ -98,7 +114,10 @@ impl OffsetService for Offsets {
     }
 
     /// NOT_BUILT.
-    async fn watch_lag(&self, _: Request<WatchLagRequest>) -> Result<Response<Self::WatchLagStream>, Status> {
+    async fn watch_lag(
+        &self,
+        _: Request<WatchLagRequest>,
+    ) -> Result<Response<Self::WatchLagStream>, Status> {
         Err(not_here("WatchLag"))
     }
 }
@@ -111,7 +130,10 @@ impl Offsets {
         let (offset, timestamp_ms) = match query.at {
             Some(At::TimestampMs(timestamp)) => {
                 let found = offset_for_time(&self.node, &handle, TimestampMs(timestamp)).await?;
-                (found.map(|(offset, _)| offset.0), found.map(|(_, timestamp)| timestamp.0))
+                (
+                    found.map(|(offset, _)| offset.0),
+                    found.map(|(_, timestamp)| timestamp.0),
+                )
             }
             Some(At::Earliest(_)) => (Some(handle.reader.bounds().log_start.0), None),
             Some(At::Latest(_)) => (Some(handle.reader.bounds().high_watermark.0), None),
@@ -130,7 +152,13 @@ impl Offsets {
     }
 
     async fn delete(&self, target: DeleteRecordsTarget) -> Result<DeleteRecordsAnswer, Refusal> {
-        resolve::wait_for_news(&self.node, &target.topic, &target.topic_id, target.partition).await;
+        resolve::wait_for_news(
+            &self.node,
+            &target.topic,
+            &target.topic_id,
+            target.partition,
+        )
+        .await;
         let topic = resolve::topic(&self.node, &target.topic, &target.topic_id)?;
         let (handle, _) = resolve::led_partition(&self.node, &topic, target.partition)?;
         let before = match target.before_offset {
@@ -145,9 +173,16 @@ impl Offsets {
         let stopped = |_| resolve::draining();
         self.node
             .loop_of(&handle)
-            .send(Command::DeleteRecords { tp: handle.tp, before, done })
+            .send(Command::DeleteRecords {
+                tp: handle.tp,
+                before,
+                done,
+            })
             .map_err(|_| resolve::draining())?;
-        let start = answer.await.map_err(stopped)?.map_err(|error| log_refusal(&error))?;
+        let start = answer
+            .await
+            .map_err(stopped)?
+            .map_err(|error| log_refusal(&error))?;
         Ok(DeleteRecordsAnswer {
             topic: topic.topic.name.clone(),
             topic_id: topic.topic.topic_id.clone(),
@@ -162,7 +197,12 @@ fn check_count(field: &str, count: usize) -> Result<(), Refusal> {
     let max = limits::FETCH_PARTITIONS_MAX;
     if count > max {
         let message = format!("{count} {field} in one call, at most {max} are allowed");
-        return Err(Refusal::new(ErrorCode::LimitExceeded, message).with_limit(field, max as u64, count as u64, field));
+        return Err(Refusal::new(ErrorCode::LimitExceeded, message).with_limit(
+            field,
+            max as u64,
+            count as u64,
+            field,
+        ));
     }
     Ok(())
 }

@@ -27,10 +27,15 @@ impl ReplicaService for Replicas {
         request: Request<DescribeReplicasRequest>,
     ) -> Result<Response<DescribeReplicasResponse>, Status> {
         let ids = request.into_inner().topic_ids;
-        let id = |bytes: &Bytes| TopicId::from_slice(bytes).ok_or_else(|| Refusal::invalid("topic_ids", "must have 16 bytes each"));
+        let id = |bytes: &Bytes| {
+            TopicId::from_slice(bytes)
+                .ok_or_else(|| Refusal::invalid("topic_ids", "must have 16 bytes each"))
+        };
         let wanted = ids.iter().map(id).collect::<Result<Vec<_>, _>>()?;
         let all = self.node.partitions.all();
-        let chosen = all.iter().filter(|handle| wanted.is_empty() || wanted.contains(&handle.tp.topic_id));
+        let chosen = all
+            .iter()
+            .filter(|handle| wanted.is_empty() || wanted.contains(&handle.tp.topic_id));
         let replicas = chosen.map(|handle| describe(&self.node, handle)).collect();
         Ok(Response::new(DescribeReplicasResponse { replicas }))
     }
@@ -38,7 +43,11 @@ impl ReplicaService for Replicas {
 
 fn describe(node: &Node, handle: &PartitionHandle) -> ReplicaDescription {
     let leads = handle.leads();
-    let known = node.view.get().partition(&handle.tp).map_or(LeaderEpoch::NONE.0, |(_, state)| state.leader_epoch);
+    let known = node
+        .view
+        .get()
+        .partition(&handle.tp)
+        .map_or(LeaderEpoch::NONE.0, |(_, state)| state.leader_epoch);
     ReplicaDescription {
         topic_id: Bytes::copy_from_slice(handle.tp.topic_id.as_bytes()),
         partition: handle.tp.partition.0,

@@ -10,18 +10,38 @@ const PARTITIONS_A_PART: usize = 5_000;
 /// The view as a snapshot in parts. `names`: only these topics, in any order; empty is all.
 pub fn snapshot(view: &ClusterView, names: &[String]) -> Vec<MetadataSnapshot> {
     let all: Vec<&Arc<TopicView>> = if names.is_empty() {
-        view.by_name.values().filter_map(|id| view.topics.get(id)).collect()
+        view.by_name
+            .values()
+            .filter_map(|id| view.topics.get(id))
+            .collect()
     } else {
-        names.iter().filter_map(|name| view.topic_by_name(name)).collect()
+        names
+            .iter()
+            .filter_map(|name| view.topic_by_name(name))
+            .collect()
     };
     let mut parts = Vec::new();
-    for (index, range) in part_sizes(all.iter().map(|topic| topic.partitions.len())).into_iter().enumerate() {
-        let topics = all[range].iter().map(|topic| topic_metadata(topic)).collect();
-        let nodes = if index == 0 { client_nodes(view).cloned().collect() } else { Vec::new() };
+    for (index, range) in part_sizes(all.iter().map(|topic| topic.partitions.len()))
+        .into_iter()
+        .enumerate()
+    {
+        let topics = all[range]
+            .iter()
+            .map(|topic| topic_metadata(topic))
+            .collect();
+        let nodes = if index == 0 {
+            client_nodes(view).cloned().collect()
+        } else {
+            Vec::new()
+        };
         parts.push(MetadataSnapshot {
             first: index == 0,
             last: false,
-            metadata: Some(Metadata { topics, nodes, ..empty(view) }),
+            metadata: Some(Metadata {
+                topics,
+                nodes,
+                ..empty(view)
+            }),
         });
     }
     if let Some(last) = parts.last_mut() {
@@ -48,15 +68,27 @@ pub fn part_sizes(partitions: impl Iterator<Item = usize>) -> Vec<std::ops::Rang
 
 /// What a client at `old` must hear to be at `new`.
 pub fn changes(old: &ClusterView, new: &ClusterView) -> MetadataDelta {
-    let is_new = |topic: &&Arc<TopicView>| !old.topics.get(&topic.id).is_some_and(|known| Arc::ptr_eq(known, topic));
-    let topics = new.topics.values().filter(is_new).map(|topic| topic_metadata(topic)).collect();
+    let is_new = |topic: &&Arc<TopicView>| {
+        !old.topics
+            .get(&topic.id)
+            .is_some_and(|known| Arc::ptr_eq(known, topic))
+    };
+    let topics = new
+        .topics
+        .values()
+        .filter(is_new)
+        .map(|topic| topic_metadata(topic))
+        .collect();
     let old_node = |node: &NodeMetadata| old.nodes.get(&(node.plane, node.node_id)) == Some(node);
     let gone = |node: &&NodeMetadata| !new.nodes.contains_key(&(node.plane, node.node_id));
     MetadataDelta {
         previous_revision: old.revision,
         metadata: Some(Metadata {
             topics,
-            nodes: client_nodes(new).filter(|node| !old_node(node)).cloned().collect(),
+            nodes: client_nodes(new)
+                .filter(|node| !old_node(node))
+                .cloned()
+                .collect(),
             ..empty(new)
         }),
         removed_topic_ids: old
@@ -65,17 +97,27 @@ pub fn changes(old: &ClusterView, new: &ClusterView) -> MetadataDelta {
             .filter(|id| !new.topics.contains_key(id))
             .map(|id| id.as_bytes().to_vec().into())
             .collect(),
-        removed_node_ids: client_nodes(old).filter(gone).map(|node| node.node_id).collect(),
+        removed_node_ids: client_nodes(old)
+            .filter(gone)
+            .map(|node| node.node_id)
+            .collect(),
     }
 }
 
 fn empty(view: &ClusterView) -> Metadata {
-    Metadata { cluster_id: view.cluster_id.clone(), revision: view.revision, topics: Vec::new(), nodes: Vec::new() }
+    Metadata {
+        cluster_id: view.cluster_id.clone(),
+        revision: view.revision,
+        topics: Vec::new(),
+        nodes: Vec::new(),
+    }
 }
 
 fn client_nodes(view: &ClusterView) -> impl Iterator<Item = &NodeMetadata> {
     let planes = [Plane::Storage as i32, Plane::Gateway as i32];
-    view.nodes.values().filter(move |node| planes.contains(&node.plane))
+    view.nodes
+        .values()
+        .filter(move |node| planes.contains(&node.plane))
 }
 
 fn topic_metadata(topic: &TopicView) -> v1::TopicMetadata {

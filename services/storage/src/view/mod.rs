@@ -50,7 +50,10 @@ pub struct ClusterView {
 
 impl ClusterView {
     pub fn empty() -> Self {
-        Self { revision: -1, ..Self::default() }
+        Self {
+            revision: -1,
+            ..Self::default()
+        }
     }
 
     pub fn topic_by_name(&self, name: &str) -> Option<&Arc<TopicView>> {
@@ -64,8 +67,12 @@ impl ClusterView {
 
     /// gRPC addresses of the nodes of a plane.
     pub fn addresses(&self, plane: Plane) -> Vec<String> {
-        let of_plane = self.nodes.range((plane as i32, 0)..=(plane as i32, u32::MAX));
-        of_plane.map(|(_, node)| node.grpc_address.clone()).collect()
+        let of_plane = self
+            .nodes
+            .range((plane as i32, 0)..=(plane as i32, u32::MAX));
+        of_plane
+            .map(|(_, node)| node.grpc_address.clone())
+            .collect()
     }
 
     pub fn storage_node(&self, node_id: u32) -> Option<&NodeMetadata> {
@@ -81,7 +88,10 @@ pub struct ViewHolder {
 
 impl Default for ViewHolder {
     fn default() -> Self {
-        Self { current: ArcSwap::from_pointee(ClusterView::empty()), changed: watch::Sender::new(-1) }
+        Self {
+            current: ArcSwap::from_pointee(ClusterView::empty()),
+            changed: watch::Sender::new(-1),
+        }
     }
 }
 

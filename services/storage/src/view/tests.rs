@@ -1,6 +1,7 @@
 use super::{metadata::part_sizes, update::Gap, *};
 use talweg_proto::controller::v1::{
-    self as controller, ClusterDelta, ClusterSnapshot, Tombstone, WatchProgress, watch_cluster_response::Update,
+    self as controller, ClusterDelta, ClusterSnapshot, Tombstone, WatchProgress,
+    watch_cluster_response::Update,
 };
 
 fn id(n: u8) -> Bytes {
@@ -8,24 +9,50 @@ fn id(n: u8) -> Bytes {
 }
 
 fn topic(n: u8, name: &str) -> v1::Topic {
-    v1::Topic { name: name.into(), topic_id: id(n), partitions: 1, replication_factor: 1, ..Default::default() }
+    v1::Topic {
+        name: name.into(),
+        topic_id: id(n),
+        partitions: 1,
+        replication_factor: 1,
+        ..Default::default()
+    }
 }
 
 fn state(n: u8, partition: u32, leader: u32) -> PartitionState {
-    PartitionState { topic_id: id(n), partition, leader, leader_epoch: 1, replicas: vec![leader], ..Default::default() }
+    PartitionState {
+        topic_id: id(n),
+        partition,
+        leader,
+        leader_epoch: 1,
+        replicas: vec![leader],
+        ..Default::default()
+    }
 }
 
 fn node(plane: Plane, node_id: u32) -> NodeMetadata {
     let grpc_address = format!("http://{}:{node_id}", plane as i32);
-    NodeMetadata { node_id, plane: plane as i32, grpc_address, ..Default::default() }
+    NodeMetadata {
+        node_id,
+        plane: plane as i32,
+        grpc_address,
+        ..Default::default()
+    }
 }
 
 fn snapshot_part(first: bool, last: bool, view: controller::ClusterView) -> Update {
-    Update::Snapshot(ClusterSnapshot { first, last, view: Some(view) })
+    Update::Snapshot(ClusterSnapshot {
+        first,
+        last,
+        view: Some(view),
+    })
 }
 
 fn delta(previous_revision: i64, view: controller::ClusterView) -> Update {
-    Update::Delta(ClusterDelta { previous_revision, view: Some(view), ..Default::default() })
+    Update::Delta(ClusterDelta {
+        previous_revision,
+        view: Some(view),
+        ..Default::default()
+    })
 }
 
 fn started() -> (ViewUpdate, Arc<ClusterView>) {
@@ -35,12 +62,28 @@ fn started() -> (ViewUpdate, Arc<ClusterView>) {
         cluster_id: id(9),
         // A part may bring a partition before its topic.
         partitions: vec![state(1, 0, 1), state(2, 0, 1)],
-        nodes: vec![node(Plane::Storage, 1), node(Plane::Gateway, 1), node(Plane::Controller, 1)],
+        nodes: vec![
+            node(Plane::Storage, 1),
+            node(Plane::Gateway, 1),
+            node(Plane::Controller, 1),
+        ],
         ..Default::default()
     };
-    assert!(update.apply(snapshot_part(true, false, part)).expect("part").is_none());
-    let part = controller::ClusterView { revision: 5, topics: vec![topic(1, "a"), topic(2, "b")], ..Default::default() };
-    let view = update.apply(snapshot_part(false, true, part)).expect("part").expect("whole");
+    assert!(
+        update
+            .apply(snapshot_part(true, false, part))
+            .expect("part")
+            .is_none()
+    );
+    let part = controller::ClusterView {
+        revision: 5,
+        topics: vec![topic(1, "a"), topic(2, "b")],
+        ..Default::default()
+    };
+    let view = update
+        .apply(snapshot_part(false, true, part))
+        .expect("part")
+        .expect("whole");
     (update, view)
 }
 
@@ -48,15 +91,34 @@ fn started() -> (ViewUpdate, Arc<ClusterView>) {
 #[test]
 fn a_view_moves_by_whole_snapshots_and_deltas() {
     let (mut update, view) = started();
-    assert_eq!((view.revision, view.topics.len(), view.nodes.len()), (5, 2, 3));
+    assert_eq!(
+        (view.revision, view.topics.len(), view.nodes.len()),
+        (5, 2, 3)
+    );
     assert_eq!(view.topic_by_name("b").expect("b").partitions.len(), 1);
     assert_eq!(view.addresses(Plane::Gateway), ["http://4:1"]);
 
-    assert!(update.apply(Update::Progress(WatchProgress { revision: 5 })).expect("progress").is_none());
-    let part = controller::ClusterView { revision: 6, partitions: vec![state(1, 0, 2)], ..Default::default() };
-    let next = update.apply(delta(5, part)).expect("follows").expect("changed");
+    assert!(
+        update
+            .apply(Update::Progress(WatchProgress { revision: 5 }))
+            .expect("progress")
+            .is_none()
+    );
+    let part = controller::ClusterView {
+        revision: 6,
+        partitions: vec![state(1, 0, 2)],
+        ..Default::default()
+    };
+    let next = update
+        .apply(delta(5, part))
+        .expect("follows")
+        .expect("changed");
     assert_eq!(next.topic_by_name("a").expect("a").partitions[&0].leader, 2);
-    assert_eq!(view.topic_by_name("a").expect("a").partitions[&0].leader, 1, "the old view stays as it was");
+    assert_eq!(
+        view.topic_by_name("a").expect("a").partitions[&0].leader,
+        1,
+        "the old view stays as it was"
+    );
     let unchanged = |view: &ClusterView| Arc::clone(view.topic_by_name("b").expect("b"));
     assert!(Arc::ptr_eq(&unchanged(&view), &unchanged(&next)));
 }
@@ -64,12 +126,27 @@ fn a_view_moves_by_whole_snapshots_and_deltas() {
 #[test]
 fn gaps_ask_for_a_snapshot() {
     let (mut update, _) = started();
-    let part = controller::ClusterView { revision: 9, ..Default::default() };
-    assert_eq!(update.apply(delta(8, part.clone())).err(), Some(Gap::Revision { previous: 8, at: 5 }));
+    let part = controller::ClusterView {
+        revision: 9,
+        ..Default::default()
+    };
+    assert_eq!(
+        update.apply(delta(8, part.clone())).err(),
+        Some(Gap::Revision { previous: 8, at: 5 })
+    );
     let mut fresh = ViewUpdate::new(Arc::new(ClusterView::empty()));
-    assert_eq!(fresh.apply(delta(-1, part.clone())).err(), Some(Gap::BeforeSnapshot));
-    assert_eq!(fresh.apply(snapshot_part(false, true, part.clone())).err(), Some(Gap::BeforeSnapshot));
-    let bad = controller::ClusterView { partitions: vec![PartitionState::default()], ..part };
+    assert_eq!(
+        fresh.apply(delta(-1, part.clone())).err(),
+        Some(Gap::BeforeSnapshot)
+    );
+    assert_eq!(
+        fresh.apply(snapshot_part(false, true, part.clone())).err(),
+        Some(Gap::BeforeSnapshot)
+    );
+    let bad = controller::ClusterView {
+        partitions: vec![PartitionState::default()],
+        ..part
+    };
     assert_eq!(update.apply(delta(5, bad)).err(), Some(Gap::Id(0)));
 }
 
@@ -84,20 +161,35 @@ fn a_recreated_topic_is_another_one() {
         view: Some(controller::ClusterView {
             revision: 6,
             topics: vec![topic(3, "a")],
-            tombstones: vec![Tombstone { topic_id: id(1), pending_nodes: vec![1] }],
+            tombstones: vec![Tombstone {
+                topic_id: id(1),
+                pending_nodes: vec![1],
+            }],
             ..Default::default()
         }),
         removed_node_ids: vec![],
     };
-    let view = update.apply(Update::Delta(removed)).expect("follows").expect("changed");
-    assert_eq!(view.topic_by_name("a").expect("a").id, TopicId::from_slice(&id(3)).expect("id"));
+    let view = update
+        .apply(Update::Delta(removed))
+        .expect("follows")
+        .expect("changed");
+    assert_eq!(
+        view.topic_by_name("a").expect("a").id,
+        TopicId::from_slice(&id(3)).expect("id")
+    );
     assert_eq!(view.tombstones.len(), 1);
     let confirmed = controller::ClusterView {
         revision: 7,
-        tombstones: vec![Tombstone { topic_id: id(1), pending_nodes: vec![] }],
+        tombstones: vec![Tombstone {
+            topic_id: id(1),
+            pending_nodes: vec![],
+        }],
         ..Default::default()
     };
-    let view = update.apply(delta(6, confirmed)).expect("follows").expect("changed");
+    let view = update
+        .apply(delta(6, confirmed))
+        .expect("follows")
+        .expect("changed");
     assert!(view.tombstones.is_empty());
 }
 
@@ -113,13 +205,27 @@ fn changes_for_clients_are_only_changes() {
         nodes: vec![node(Plane::Storage, 1), node(Plane::Storage, 2)],
         ..Default::default()
     };
-    let new = again.apply(snapshot_part(true, true, part)).expect("part").expect("whole");
+    let new = again
+        .apply(snapshot_part(true, true, part))
+        .expect("part")
+        .expect("whole");
     let delta = changes(&old, &new);
     let metadata = delta.metadata.expect("metadata");
     assert_eq!((delta.previous_revision, metadata.revision), (5, 8));
-    let names: Vec<_> = metadata.topics.iter().map(|t| t.topic.as_ref().expect("topic").name.as_str()).collect();
+    let names: Vec<_> = metadata
+        .topics
+        .iter()
+        .map(|t| t.topic.as_ref().expect("topic").name.as_str())
+        .collect();
     assert_eq!(names, ["d"]);
-    assert_eq!(metadata.nodes.iter().map(|node| node.node_id).collect::<Vec<_>>(), [2]);
+    assert_eq!(
+        metadata
+            .nodes
+            .iter()
+            .map(|node| node.node_id)
+            .collect::<Vec<_>>(),
+        [2]
+    );
     assert_eq!(delta.removed_topic_ids, [id(1)]);
     assert_eq!(delta.removed_node_ids, [1], "the gateway");
 }
@@ -128,12 +234,22 @@ fn changes_for_clients_are_only_changes() {
 fn snapshots_are_cut_into_parts_that_fit() {
     assert_eq!(part_sizes([].into_iter()), [0..0]);
     assert_eq!(part_sizes([1, 2, 3].into_iter()), [0..3]);
-    assert_eq!(part_sizes([5_000, 1, 4_999, 10_000, 1].into_iter()), [0..1, 1..3, 3..4, 4..5]);
+    assert_eq!(
+        part_sizes([5_000, 1, 4_999, 10_000, 1].into_iter()),
+        [0..1, 1..3, 3..4, 4..5]
+    );
     let (_, view) = started();
     let parts = snapshot(&view, &[]);
-    assert_eq!((parts.len(), parts[0].first, parts[0].last), (1, true, true));
+    assert_eq!(
+        (parts.len(), parts[0].first, parts[0].last),
+        (1, true, true)
+    );
     let metadata = parts[0].metadata.as_ref().expect("metadata");
-    assert_eq!((metadata.topics.len(), metadata.nodes.len()), (2, 2), "controllers are not for clients");
+    assert_eq!(
+        (metadata.topics.len(), metadata.nodes.len()),
+        (2, 2),
+        "controllers are not for clients"
+    );
     let one = snapshot(&view, &["b".into(), "zzz".into()]);
     assert_eq!(one[0].metadata.as_ref().expect("metadata").topics.len(), 1);
 }

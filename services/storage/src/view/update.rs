@@ -7,7 +7,9 @@
 use super::{ClusterView, TopicView};
 use std::{collections::BTreeMap, sync::Arc};
 use talweg_proto::{
-    controller::v1::{self as controller, ClusterDelta, ClusterSnapshot, watch_cluster_response::Update},
+    controller::v1::{
+        self as controller, ClusterDelta, ClusterSnapshot, watch_cluster_response::Update,
+    },
     v1::Topic,
 };
 use talweg_types::{TopicConfig, TopicId};
@@ -37,7 +39,11 @@ impl ViewUpdate {
     /// Begins a new stream, which begins with a snapshot; `current` is what
     /// serves until then.
     pub fn new(current: Arc<ClusterView>) -> Self {
-        Self { current, building: None, whole: false }
+        Self {
+            current,
+            building: None,
+            whole: false,
+        }
     }
 
     /// The new view, if the message made one.
@@ -72,7 +78,10 @@ impl ViewUpdate {
             return Err(Gap::BeforeSnapshot);
         }
         if delta.previous_revision != self.current.revision {
-            return Err(Gap::Revision { previous: delta.previous_revision, at: self.current.revision });
+            return Err(Gap::Revision {
+                previous: delta.previous_revision,
+                at: self.current.revision,
+            });
         }
         let mut next = ClusterView::clone(&self.current);
         for bytes in &delta.removed_topic_ids {
@@ -83,7 +92,8 @@ impl ViewUpdate {
                 next.by_name.remove(&gone.topic.name);
             }
         }
-        next.nodes.retain(|(_, id), _| !delta.removed_node_ids.contains(id));
+        next.nodes
+            .retain(|(_, id), _| !delta.removed_node_ids.contains(id));
         merge(&mut next, delta.view.unwrap_or_default())?;
         Ok(Arc::new(next))
     }
@@ -112,7 +122,9 @@ fn merge(view: &mut ClusterView, part: controller::ClusterView) -> Result<(), Ga
     }
     for partition in part.partitions {
         let id = topic_id(&partition.topic_id)?;
-        topic_mut(view, id).partitions.insert(partition.partition, partition);
+        topic_mut(view, id)
+            .partitions
+            .insert(partition.partition, partition);
     }
     for history in part.histories {
         let id = topic_id(&history.topic_id)?;
@@ -170,5 +182,7 @@ fn keep_unchanged(mut new: ClusterView, old: &ClusterView) -> ClusterView {
 }
 
 fn same(one: &TopicView, other: &TopicView) -> bool {
-    one.topic == other.topic && one.partitions == other.partitions && one.earlier_counts == other.earlier_counts
+    one.topic == other.topic
+        && one.partitions == other.partitions
+        && one.earlier_counts == other.earlier_counts
 }
