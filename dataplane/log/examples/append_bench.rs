@@ -3,13 +3,7 @@
 //! final flush, and the read back.
 
 use bytes::Bytes;
-use std::{
-    fs::File,
-    io::{IoSlice, Write},
-    path::PathBuf,
-    sync::Arc,
-    time::Instant,
-};
+use std::{fs::File, io::Write, path::PathBuf, sync::Arc, time::Instant};
 use talweg_batch::{BatchBuilder, CheckedBatch, ValidationLimits, check_client_batch};
 use talweg_log::{
     LogConfig, LogFolder, PartitionLog,
@@ -17,8 +11,8 @@ use talweg_log::{
     kv::{RocksKv, rocks::RocksKvConfig},
 };
 use talweg_types::{
-    Compression, Durability, Incarnation, LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicConfig, TopicId,
-    TopicPartition,
+    Compression, Durability, Incarnation, LeaderEpoch, Offset, PartitionIndex, TimestampMs,
+    TopicConfig, TopicId, TopicPartition,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,8 +26,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let kv = RocksKv::open(&root.join("index"), RocksKvConfig::default())?;
     let (folder, _) = LogFolder::open(Arc::new(RealFs), root, Arc::new(kv))?;
     folder.mark_running(Incarnation(1))?;
-    let tp = TopicPartition { topic_id: TopicId(uuid::Uuid::new_v4()), partition: PartitionIndex(0) };
-    let mut log = PartitionLog::create(&folder, tp, LogConfig::for_topic(&TopicConfig::default(), Durability::Replicated));
+    let tp = TopicPartition {
+        topic_id: TopicId(uuid::Uuid::new_v4()),
+        partition: PartitionIndex(0),
+    };
+    let mut log = PartitionLog::create(
+        &folder,
+        tp,
+        LogConfig::for_topic(&TopicConfig::default(), Durability::Replicated),
+    );
     log.begin_epoch(LeaderEpoch(1))?;
     report("append, flushed every 16 MiB", mib, || {
         for n in 0..mib {
@@ -83,25 +84,19 @@ fn flush(log: &mut PartitionLog) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn plain(dir: &std::path::Path, bytes: &Bytes, mib: usize) -> Result<(), Box<dyn std::error::Error>> {
+fn plain(
+    dir: &std::path::Path,
+    bytes: &Bytes,
+    mib: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
     let path = dir.join("plain");
     let mut file = File::create(&path)?;
     for _ in 0..mib {
-        file.write_all_vectored(&[IoSlice::new(bytes)])?;
+        file.write_all(bytes)?;
     }
     file.sync_data()?;
     std::fs::remove_file(path)?;
     Ok(())
-}
-
-trait WriteAllVectored {
-    fn write_all_vectored(&mut self, slices: &[IoSlice<'_>]) -> std::io::Result<()>;
-}
-
-impl WriteAllVectored for File {
-    fn write_all_vectored(&mut self, slices: &[IoSlice<'_>]) -> std::io::Result<()> {
-        slices.iter().try_for_each(|slice| self.write_all(slice))
-    }
 }
 
 fn batch() -> Result<CheckedBatch, Box<dyn std::error::Error>> {
@@ -115,7 +110,8 @@ fn batch() -> Result<CheckedBatch, Box<dyn std::error::Error>> {
         }
         builder.push(TimestampMs(1_700_000_000_000), None, Some(&value), None)?;
     }
-    let limits = ValidationLimits::for_topic(&TopicConfig::default(), TimestampMs(1_700_000_000_000));
+    let limits =
+        ValidationLimits::for_topic(&TopicConfig::default(), TimestampMs(1_700_000_000_000));
     Ok(check_client_batch(builder.build()?, &limits)?)
 }
 
@@ -128,15 +124,26 @@ fn report(
     work()?;
     let seconds = started.elapsed().as_secs_f64();
     let cpu = (cpu_seconds() - cpu) / (mib as f64 / 1024.0);
-    println!("{what:32} {:8.0} MB/s  {cpu:6.2} CPU-s/GB", mib as f64 * 1.048 / seconds);
+    println!(
+        "{what:32} {:8.0} MB/s  {cpu:6.2} CPU-s/GB",
+        mib as f64 * 1.048 / seconds
+    );
     Ok(())
 }
 
 /// User and system time of this process.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<f64> =
-        stat.rsplit(')').next().unwrap_or_default().split_whitespace().filter_map(|field| field.parse().ok()).collect();
+    let fields: Vec<f64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .filter_map(|field| field.parse().ok())
+        .collect();
     // Of the fields after the name, the state is no number; utime and stime are 11 and 12 of the rest.
-    fields.get(10).zip(fields.get(11)).map_or(0.0, |(user, system)| (user + system) / 100.0)
+    fields
+        .get(10)
+        .zip(fields.get(11))
+        .map_or(0.0, |(user, system)| (user + system) / 100.0)
 }

@@ -26,45 +26,27 @@ use talweg_types::{Offset, TimestampMs};
 /// Checksums per block of a file that only grows.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub(crate) struct BlockSums {
-    /// The first block whose checksum is known; above 0 only when the state of
-    /// a recovered segment was lost. Those before are read when it is sealed.
-    first: usize,
     position: u64,
     blocks: Vec<u32>,
 }
 
 impl BlockSums {
     /// From saved state: all blocks up to `position`, the last maybe partial.
+    /// `None` when it does not fit the position.
     pub(crate) fn resume(position: u64, blocks: Vec<u32>) -> Option<Self> {
-        (blocks.len() == SealFile::blocks_of(position)).then_some(Self {
-            first: 0,
-            position,
-            blocks,
-        })
-    }
-
-    /// With nothing known of the bytes before `position`.
-    pub(crate) fn unknown_before(position: u64) -> Self {
-        Self {
-            first: SealFile::blocks_of(position),
-            position,
-            blocks: Vec::new(),
-        }
+        (blocks.len() == SealFile::blocks_of(position)).then_some(Self { position, blocks })
     }
 
     pub(crate) fn extend(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let within = self.position % BLOCK_BYTES;
+            if within == 0 {
+                self.blocks.push(0);
+            }
             let room = usize::try_from(BLOCK_BYTES - within).unwrap_or(usize::MAX);
             let (now, later) = bytes.split_at(room.min(bytes.len()));
-            let index = usize::try_from(self.position / BLOCK_BYTES).unwrap_or(usize::MAX);
-            if let Some(known) = index.checked_sub(self.first) {
-                if known == self.blocks.len() {
-                    self.blocks.push(0);
-                }
-                if let Some(sum) = self.blocks.get_mut(known) {
-                    *sum = crc32c::crc32c_append(*sum, now);
-                }
+            if let Some(sum) = self.blocks.last_mut() {
+                *sum = crc32c::crc32c_append(*sum, now);
             }
             self.position += now.len() as u64;
             bytes = later;
@@ -75,9 +57,9 @@ impl BlockSums {
         self.position
     }
 
-    /// All blocks, if all are known.
-    pub(crate) fn complete(&self) -> Option<&[u32]> {
-        (self.first == 0).then_some(self.blocks.as_slice())
+    /// One for each block; the last one may be partial.
+    pub(crate) fn blocks(&self) -> &[u32] {
+        &self.blocks
     }
 }
 
@@ -184,17 +166,16 @@ impl ActiveSegment {
         }
     }
 
-    /// State for a `sessions` file at the segment's end; `None` when block
-    /// checksums are not all known.
-    pub(crate) fn state(&self) -> Option<SegmentState> {
-        Some(SegmentState {
+    /// State for a `sessions` file at the segment's end.
+    pub(crate) fn state(&self) -> SegmentState {
+        SegmentState {
             base: self.view.base,
             position: self.size,
             first_append: self.times.first_append,
             last_append: self.times.last_append,
             max_timestamp: self.times.max_timestamp,
-            blocks: self.sums.complete()?.to_vec(),
-        })
+            blocks: self.sums.blocks().to_vec(),
+        }
     }
 
     /// Nothing is written to it any more; `sessions` is the state at its end.
@@ -246,23 +227,21 @@ mod tests {
         for step in [1, 7, 4096, 65_535, 65_536, 65_537, 200_000] {
             let mut sums = BlockSums::default();
             bytes.chunks(step).for_each(|chunk| sums.extend(chunk));
-            assert_eq!(sums.complete(), Some(expected.as_slice()), "step {step}");
+            assert_eq!(sums.blocks(), expected, "step {step}");
         }
-        // Saved in the middle of a block and resumed.
-        let mut sums = BlockSums::default();
-        sums.extend(&bytes[..100_000]);
-        let mut resumed =
-            BlockSums::resume(100_000, sums.complete().expect("all known").to_vec()).expect("fits");
-        resumed.extend(&bytes[100_000..]);
-        assert_eq!(resumed.complete(), Some(expected.as_slice()));
+        // Saved in the middle of a block, and at its end, and resumed.
+        for saved_at in [100_000, 131_072] {
+            let mut sums = BlockSums::default();
+            sums.extend(&bytes[..saved_at]);
+            let mut resumed =
+                BlockSums::resume(saved_at as u64, sums.blocks().to_vec()).expect("fits");
+            resumed.extend(&bytes[saved_at..]);
+            assert_eq!(resumed.blocks(), expected);
+        }
         assert_eq!(
             BlockSums::resume(100_000, vec![0]),
             None,
             "one block cannot cover 100,000 bytes"
         );
-        // Nothing known of the beginning: never claims to be complete.
-        let mut late = BlockSums::unknown_before(70_000);
-        late.extend(&bytes[70_000..]);
-        assert_eq!(late.complete(), None);
     }
 }

@@ -12,8 +12,9 @@ use crate::{
     partition::PartitionLog,
     segment::{SegmentView, Times},
     sessions::{Session, Verdict},
+    tail::Piece,
 };
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use std::{
     io::{self, IoSlice},
     sync::Arc,
@@ -61,6 +62,25 @@ impl Group {
             start,
             next: start,
             bytes: 0,
+        }
+    }
+}
+
+impl Group {
+    /// The stamped batches in one piece, for tailing readers.
+    fn piece(&self, active: &ActiveSegment) -> Piece {
+        let size = self.staged.iter().map(|staged| staged.bytes.len()).sum();
+        let mut batches = BytesMut::with_capacity(size);
+        for staged in &self.staged {
+            batches.extend_from_slice(&staged.prefix);
+            batches.extend_from_slice(&staged.bytes[STAMP_BYTES..]);
+        }
+        Piece {
+            view: Arc::clone(&active.view),
+            position: active.size,
+            base: self.start,
+            end: self.next,
+            batches: batches.freeze(),
         }
     }
 }
@@ -264,6 +284,9 @@ impl PartitionLog {
         let mut position = active.size;
         let mut max_timestamp = TimestampMs(i64::MIN);
         let interval = u64::from(self.config.index_interval_bytes);
+        if self.shared.tail.is_wanted() {
+            self.shared.tail.push(&self.folder, group.piece(active));
+        }
         for staged in &group.staged {
             if let Some(entry) = active
                 .index

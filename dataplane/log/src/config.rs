@@ -64,7 +64,7 @@ impl Default for FolderOptions {
         Self {
             reserve_bytes: None,
             open_files: 2048,
-            tail_bytes: 64 << 20,
+            tail_bytes: 32 << 20,
         }
     }
 }

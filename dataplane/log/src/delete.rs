@@ -73,6 +73,7 @@ impl PartitionLog {
         }
         self.deleted = true;
         self.shared.set_deleted();
+        self.shared.tail.clear(&self.folder);
         self.shared
             .segments()
             .iter()

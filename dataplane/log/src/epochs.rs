@@ -65,11 +65,6 @@ impl Epochs {
         }
     }
 
-    /// The log was cut at `end`.
-    pub(crate) fn truncate(&mut self, end: Offset) {
-        self.entries.retain(|entry| entry.start < end);
-    }
-
     /// The log now starts at `start`: epochs that end below it are forgotten.
     pub(crate) fn trim(&mut self, start: Offset) {
         let after = self.entries.partition_point(|entry| entry.start <= start);
@@ -100,7 +95,5 @@ mod tests {
         epochs.trim(Offset(12));
         assert_eq!(epochs.at(Offset(12)), Some(LeaderEpoch(3)));
         assert_eq!(epochs.at(Offset(9)), None);
-        epochs.truncate(Offset(20));
-        assert_eq!(epochs.last(), LeaderEpoch(3));
     }
 }

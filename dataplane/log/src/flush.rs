@@ -25,10 +25,7 @@ use crate::{
     reader::LogReader,
     segment::{SegmentView, Times},
     sidecar::{
-        self, Sidecar, Staged,
-        partition::PartitionFile,
-        seal::{BLOCK_BYTES, SealFile},
-        sessions::SessionsFile,
+        self, Sidecar, Staged, partition::PartitionFile, seal::SealFile, sessions::SessionsFile,
     },
 };
 use parking_lot::Mutex;
@@ -333,7 +330,7 @@ impl FlushTicket {
         let dir = &self.shared.dir;
         let mut sealed = true;
         for job in &self.seals {
-            let seal = job.seal(&self.shared)?.encode();
+            let seal = job.seal().encode();
             let sessions = job.sessions.encode();
             let path = job.view.path.with_extension(names::SEAL);
             let sessions_path = names::path(dir, job.sessions.offset, names::SESSIONS);
@@ -511,12 +508,8 @@ fn merge(old: &PartitionFile, new: &PartitionFile) -> PartitionFile {
 }
 
 impl SealJob {
-    fn seal(&self, shared: &LogReader) -> io::Result<SealFile> {
-        let blocks = match self.sums.complete() {
-            Some(blocks) => blocks.to_vec(),
-            None => self.checked_blocks(shared)?,
-        };
-        Ok(SealFile {
+    fn seal(&self) -> SealFile {
+        SealFile {
             base: self.view.base,
             end: self.view.end(),
             bytes: self.view.size(),
@@ -524,29 +517,7 @@ impl SealJob {
             last_append: self.times.last_append,
             max_timestamp: self.times.max_timestamp,
             damage: self.view.damage.read().ranges.clone(),
-            blocks,
-        })
-    }
-
-    /// The saved state of a recovered segment was lost: everything is checked
-    /// by batch, what cannot be believed is listed, and the blocks are summed.
-    fn checked_blocks(&self, shared: &LogReader) -> io::Result<Vec<u32>> {
-        let open = self.view.open(&shared.folder)?;
-        shared.assess(&self.view, &open)?;
-        let mut sums = BlockSums::default();
-        let mut buffer = vec![0; BLOCK_BYTES as usize];
-        while sums.position() < self.view.size() {
-            let want = (self.view.size() - sums.position()).min(BLOCK_BYTES);
-            let want = usize::try_from(want).unwrap_or(buffer.len());
-            let read = open.file.read_at(&mut buffer[..want], sums.position())?;
-            if read == 0 {
-                break;
-            }
-            sums.extend(&buffer[..read]);
+            blocks: self.sums.blocks().to_vec(),
         }
-        let mut blocks = sums.complete().unwrap_or_default().to_vec();
-        // A file shorter than it should be: the missing blocks fit nothing.
-        blocks.resize(SealFile::blocks_of(self.view.size()), 0);
-        Ok(blocks)
     }
 }

@@ -40,6 +40,7 @@ mod segment;
 mod sessions;
 pub mod sidecar;
 mod snapshot;
+mod tail;
 mod time_index;
 mod truncate;
 mod verify;

@@ -47,6 +47,8 @@ pub struct PartitionLog {
     pub(crate) flush_in_flight: bool,
     /// The log start as the last tick told it.
     pub(crate) reported_start: Offset,
+    /// Bytes appended as of the last tick.
+    pub(crate) tail_checked: u64,
     pub(crate) deleted: bool,
 }
 
@@ -103,6 +105,7 @@ impl PartitionLog {
             condemned: Vec::new(),
             flush_in_flight: false,
             reported_start: Offset::ZERO,
+            tail_checked: 0,
             deleted: false,
         }
     }

@@ -52,6 +52,9 @@ impl LogReader {
             if let Some(idle) = self.nothing_visible(from, visible_end)? {
                 return Ok(idle);
             }
+            if let Some(outcome) = self.tailing_read(from, visible_end, max_bytes) {
+                return Ok(outcome);
+            }
             let view = self.segment_for(from)?;
             let tried = self.attempt(&view, from, visible_end, max_bytes, attempt);
             match tried {
@@ -79,11 +82,43 @@ impl LogReader {
         if let Some(idle) = self.nothing_visible(from, visible_end)? {
             return Ok(Some(idle));
         }
+        if let Some(outcome) = self.tailing_read(from, visible_end, max_bytes) {
+            return Ok(Some(outcome));
+        }
         let view = self.segment_for(from)?;
         match self.try_attempt(&view, from, visible_end, max_bytes) {
             Ok(outcome) => Ok(outcome),
             Err(error) => self.explain(&view, from, error).map(|()| None),
         }
+    }
+
+    /// What the last writes left in memory for tailing readers.
+    fn tailing_read(
+        &self,
+        from: Offset,
+        visible_end: Offset,
+        max_bytes: usize,
+    ) -> Option<ReadOutcome> {
+        let piece = self.tail.get(from, max_bytes)?;
+        let mut skip = 0;
+        while let Ok(header) = BatchHeader::parse(&piece.batches[skip..]) {
+            if header.next_offset() > from {
+                break;
+            }
+            skip += header.total_bytes();
+        }
+        let chunk = piece.batches.slice(skip..);
+        let visible_end = visible_end.min(self.bounds().log_end);
+        let Taken::Batches { bytes, next_offset } =
+            take_batches(&chunk, from, visible_end, max_bytes, false)
+        else {
+            return None;
+        };
+        piece
+            .view
+            .hint(next_offset, piece.position + (skip + bytes) as u64);
+        self.tail.want();
+        Some(outcome(&piece.view, chunk.slice(..bytes), next_offset))
     }
 
     /// Bounds first: an answer with no data still says where to go on.
@@ -100,6 +135,9 @@ impl LogReader {
             });
         }
         let nothing = from >= visible_end.min(bounds.log_end);
+        if nothing {
+            self.tail.want();
+        }
         Ok(nothing.then(|| ReadOutcome::nothing(from)))
     }
 

@@ -6,6 +6,7 @@
 
 use crate::{
     epochs::Epochs, error::ReadError, folder::LogFolder, index::Index, segment::SegmentView,
+    tail::Tail,
 };
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -27,6 +28,7 @@ pub struct LogReader {
     /// In offset order; retained ones only.
     segments: RwLock<Vec<Arc<SegmentView>>>,
     pub(crate) epochs: RwLock<Epochs>,
+    pub(crate) tail: Tail,
     log_start: AtomicI64,
     high_watermark: AtomicI64,
     log_end: AtomicI64,
@@ -48,6 +50,12 @@ pub struct ReadOutcome {
     pub first_append_time: TimestampMs,
 }
 
+impl Drop for LogReader {
+    fn drop(&mut self) {
+        self.tail.clear(&self.folder);
+    }
+}
+
 impl LogReader {
     pub(crate) fn new(folder: Arc<LogFolder>, tp: TopicPartition) -> Self {
         Self {
@@ -57,6 +65,7 @@ impl LogReader {
             index: Index::new(tp),
             segments: RwLock::new(Vec::new()),
             epochs: RwLock::new(Epochs::default()),
+            tail: Tail::default(),
             log_start: AtomicI64::new(0),
             high_watermark: AtomicI64::new(0),
             log_end: AtomicI64::new(0),
@@ -152,10 +161,6 @@ impl LogReader {
 
     pub(crate) fn first_segment(&self) -> Option<Arc<SegmentView>> {
         self.segments.read().first().cloned()
-    }
-
-    pub(crate) fn last_segment(&self) -> Option<Arc<SegmentView>> {
-        self.segments.read().last().cloned()
     }
 
     pub(crate) fn push_segment(&self, segment: Arc<SegmentView>) {

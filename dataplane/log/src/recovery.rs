@@ -115,8 +115,10 @@ impl PartitionLog {
             return Ok(report);
         }
         report.record_lost = found.record_lost;
-        let mut state = Replayed::default();
-        state.epochs = found.epochs(&self.shared, &*self.folder.fs)?;
+        let mut state = Replayed {
+            epochs: found.epochs(&self.shared, &*self.folder.fs)?,
+            ..Replayed::default()
+        };
         let saved = found.load_sessions(&self.shared, &*self.folder.fs);
         if let Some(saved) = &saved {
             state.load(saved);

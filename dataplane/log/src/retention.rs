@@ -62,6 +62,7 @@ impl PartitionLog {
         self.keys.expire(now, self.config.idempotency_window_ms);
         self.refresh_record(now);
         self.disk.index_due = self.has_index_backlog();
+        self.drop_idle_tail();
         report.wants_flush = !self.flush_in_flight && self.has_flush_work();
         report.wants_index_rebuild = self.shared.index_incomplete();
         report
@@ -110,6 +111,9 @@ impl PartitionLog {
                     .idempotency_window_ms
                     .min(self.config.producer_id_expiration_ms),
             )));
+        }
+        if !self.shared.tail.is_empty() {
+            at(Some(after(now, 5000)));
         }
         if self.shared.index_incomplete() {
             at(Some(after(now, 1000)));
@@ -281,6 +285,14 @@ impl PartitionLog {
         if age >= RECORD_LAG.as_millis() as i64 || age < 0 {
             self.disk.record_due = true;
             self.disk.recorded_at = now;
+        }
+    }
+
+    /// Memory for tailing readers goes when nothing was written for a tick or two.
+    fn drop_idle_tail(&mut self) {
+        let written = std::mem::replace(&mut self.tail_checked, self.disk.appended_bytes);
+        if written == self.disk.appended_bytes {
+            self.shared.tail.clear(&self.folder);
         }
     }
 

@@ -268,3 +268,107 @@ fn distance(from: Sequence, to: Sequence) -> i32 {
 fn last_sequence(header: &BatchHeader) -> Sequence {
     header.base_sequence.plus(header.last_offset_delta)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use talweg_types::LeaderEpoch;
+
+    const HOUR: u64 = 3_600_000;
+
+    fn header(epoch: i16, sequence: i32, records: i32, base: i64) -> BatchHeader {
+        BatchHeader {
+            base_offset: Offset(base),
+            batch_length: 100,
+            leader_epoch: LeaderEpoch(1),
+            crc: 0,
+            attributes: 0,
+            last_offset_delta: records - 1,
+            first_timestamp: TimestampMs(0),
+            max_timestamp: TimestampMs(0),
+            producer_id: ProducerId(7),
+            producer_epoch: ProducerEpoch(epoch),
+            base_sequence: Sequence(sequence),
+            record_count: records,
+        }
+    }
+
+    fn check(sessions: &Sessions, header: &BatchHeader) -> Result<Verdict, AppendError> {
+        sessions.check(header, TimestampMs(0), HOUR)
+    }
+
+    #[test]
+    fn sequences_go_around_the_circle_and_repeats_are_told_from_gaps_on_both_sides() {
+        let mut sessions = Sessions::default();
+        // The first batch reaches the end of the circle, as after 2^31 records.
+        let edge = header(0, i32::MAX - 1, 2, 0);
+        sessions.apply(&edge, TimestampMs(0));
+        assert!(matches!(check(&sessions, &edge), Ok(Verdict::Repeat(_))));
+        let over = header(0, 0, 3, 2);
+        assert_eq!(check(&sessions, &over), Ok(Verdict::Accept));
+        sessions.apply(&over, TimestampMs(0));
+        assert!(matches!(check(&sessions, &edge), Ok(Verdict::Repeat(_))));
+        let older = header(0, i32::MAX - 9, 4, 0);
+        assert_eq!(
+            check(&sessions, &older),
+            Ok(Verdict::OldRepeat { below: Offset(0) })
+        );
+        let gap = check(&sessions, &header(0, 9, 1, 0));
+        assert_eq!(
+            gap,
+            Err(AppendError::OutOfOrderSequence {
+                expected: Sequence(3)
+            })
+        );
+        // Reaches from before the remembered into them: another batch.
+        let overlap = check(&sessions, &header(0, i32::MAX - 3, 4, 0));
+        assert_eq!(
+            overlap,
+            Err(AppendError::OutOfOrderSequence {
+                expected: Sequence(3)
+            })
+        );
+        // A batch that itself crosses the edge.
+        let mut sessions = Sessions::default();
+        sessions.apply(&header(0, i32::MAX, 1, 0), TimestampMs(0));
+        let crossing = header(0, 0, 1, 1);
+        assert_eq!(check(&sessions, &crossing), Ok(Verdict::Accept));
+        let mut sessions = Sessions::default();
+        sessions.apply(&header(0, i32::MAX - 2, 5, 0), TimestampMs(0));
+        assert_eq!(check(&sessions, &header(0, 2, 1, 0)), Ok(Verdict::Accept));
+    }
+
+    #[test]
+    fn a_state_saved_and_loaded_judges_alike() {
+        let mut sessions = Sessions::default();
+        for n in 0..9 {
+            sessions.apply(&header(2, n, 1, i64::from(n)), TimestampMs(i64::from(n)));
+        }
+        let loaded = Sessions::load(&sessions.entries(TimestampMs(9), HOUR));
+        assert_eq!(loaded, sessions);
+        assert_eq!(
+            sessions.entries(TimestampMs(9 + HOUR as i64), HOUR),
+            [],
+            "expired ones are not saved"
+        );
+    }
+
+    #[test]
+    fn the_number_of_producers_is_bounded_and_the_longest_idle_go() {
+        let mut sessions = Sessions::default();
+        for n in 0..=PRODUCER_SESSIONS_MAX as i64 {
+            let producer = BatchHeader {
+                producer_id: ProducerId(n),
+                ..header(0, 0, 1, n)
+            };
+            sessions.apply(&producer, TimestampMs(n));
+        }
+        assert!(sessions.len() <= PRODUCER_SESSIONS_MAX);
+        assert_eq!(sessions.get(ProducerId(0)), None);
+        assert!(
+            sessions
+                .get(ProducerId(PRODUCER_SESSIONS_MAX as i64))
+                .is_some()
+        );
+    }
+}

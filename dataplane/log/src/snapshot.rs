@@ -33,7 +33,7 @@ impl PartitionLog {
     /// The state as of the log end, inside the active segment.
     pub(crate) fn sessions_now(&self, now: TimestampMs) -> Option<SessionsFile> {
         let active = self.active.as_ref()?;
-        let segment = active.state()?;
+        let segment = active.state();
         Some(SessionsFile {
             segment,
             ..self.sessions_at_roll(active.end, now)

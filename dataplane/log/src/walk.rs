@@ -68,7 +68,7 @@ impl<'a> Walker<'a> {
         self
     }
 
-    pub(crate) fn from_epoch(mut self, epoch: LeaderEpoch) -> Self {
+    pub(crate) fn above_epoch(mut self, epoch: LeaderEpoch) -> Self {
         self.epoch = epoch;
         self
     }

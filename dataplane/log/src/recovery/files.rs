@@ -106,8 +106,7 @@ impl Found {
             .sessions
             .iter()
             .copied()
-            .filter(|offset| *offset <= flushed)
-            .next_back();
+            .rfind(|offset| *offset <= flushed);
         let limit = self
             .record
             .log_start

@@ -219,7 +219,7 @@ impl<'a> Scan<'a> {
             (base, 0)
         };
         let mut walk = Walker::new(&*file, saved.position, len, from, DATA_CHUNK)
-            .from_epoch(state.epochs.last_below(from));
+            .above_epoch(state.epochs.last_below(from));
         loop {
             let (position, expected, epoch) = (walk.position, walk.expected, walk.epoch);
             let good = match walk.step()? {

@@ -278,3 +278,74 @@ fn epochs_only_rise_and_say_where_histories_part() {
         (LeaderEpoch(1), Offset(5))
     );
 }
+
+#[test]
+fn tailing_readers_share_what_was_just_written_and_idle_partitions_keep_nothing() {
+    let node = Node::new(1);
+    let mut log = node.log(LogConfig {
+        segment_bytes: 1 << 20,
+        ..config()
+    });
+    let readers = [log.reader(), log.reader(), log.reader()];
+    assert_eq!(
+        readers[0]
+            .read(Offset(0), Offset(0), 1000)
+            .expect("waits at the end")
+            .next_offset,
+        Offset(0)
+    );
+    for n in 0..50i64 {
+        let batches = [
+            batch(&[sized(2 * n as usize, 50)]),
+            batch(&[sized(2 * n as usize + 1, 50)]),
+        ];
+        log.append(&batches, NOW)
+            .into_iter()
+            .for_each(|result| drop(result.expect("appended")));
+        let answers: Vec<_> = readers
+            .iter()
+            .map(|reader| {
+                reader
+                    .try_read(Offset(2 * n), end(reader), 10_000)
+                    .expect("no error")
+                    .expect("in memory")
+            })
+            .collect();
+        assert_eq!(answers[0].next_offset, Offset(2 * n + 2));
+        assert!(
+            answers
+                .iter()
+                .all(|answer| answer.batches.as_ptr() == answers[0].batches.as_ptr()),
+            "one copy for all"
+        );
+        // From the middle of a write, with a bound that cuts it.
+        let second = readers[1]
+            .read(Offset(2 * n + 1), end(&readers[1]), 1)
+            .expect("read");
+        assert_eq!(
+            (records(&second.batches)[0].0, second.next_offset),
+            (2 * n + 1, Offset(2 * n + 2))
+        );
+        let half = readers[1]
+            .read(Offset(2 * n), Offset(2 * n + 1), 10_000)
+            .expect("read");
+        assert_eq!(
+            half.next_offset,
+            Offset(2 * n + 1),
+            "what is not visible is not shown"
+        );
+    }
+    assert_eq!(read_all(&readers[2], 0).len(), 100);
+    assert!(log.next_tick(NOW) <= at(5000));
+    log.tick(at(5000), true);
+    log.tick(at(10_000), true);
+    let before = readers[0]
+        .read(Offset(98), end(&readers[0]), 1000)
+        .expect("from the file")
+        .batches;
+    let again = readers[1]
+        .read(Offset(98), end(&readers[1]), 1000)
+        .expect("from the file")
+        .batches;
+    assert_ne!(before.as_ptr(), again.as_ptr(), "nothing is kept");
+}

@@ -5,6 +5,7 @@ mod append_and_read;
 mod common;
 mod damage;
 mod disk_trouble;
+mod dump;
 mod index;
 mod power_loss;
 mod producers;
