@@ -171,8 +171,8 @@ impl Folders {
 
     /// After every partition was closed. A failed folder stays as it is.
     pub fn mark_clean(&self) -> Result<(), FolderError> {
-        let healthy = self.list.iter().filter(|folder| folder.failed().is_none());
-        healthy.map(|folder| folder.mark_clean()).collect()
+        let mut healthy = self.list.iter().filter(|folder| folder.failed().is_none());
+        healthy.try_for_each(|folder| folder.mark_clean())
     }
 }
 

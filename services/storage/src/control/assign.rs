@@ -168,6 +168,14 @@ mod tests {
         }
     }
 
+    type Row = (
+        &'static str,
+        ClusterView,
+        Option<Known>,
+        bool,
+        Option<Action>,
+    );
+
     #[test]
     fn each_row_of_the_table() {
         let known = |phase, leads| Known {
@@ -176,7 +184,7 @@ mod tests {
             topic: topic(1, 7, 3),
         };
         let open = |leads| known(Phase::Open, leads);
-        let rows: &[(&str, ClusterView, Option<Known>, bool, Option<Action>)] = &[
+        let rows: &[Row] = &[
             (
                 "leads, has nothing",
                 view(Some(topic(1, 7, 3)), &[]),

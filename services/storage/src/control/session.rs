@@ -160,7 +160,7 @@ impl Session {
         .await;
         let opened =
             opened.map_err(|_| Status::deadline_exceeded("the controller did not answer"))?;
-        let mut answers = opened.map_err(|status| refused(status))?.into_inner();
+        let mut answers = opened.map_err(refused)?.into_inner();
         let first = tokio::time::timeout(REGISTER_TIMEOUT, answers.message()).await;
         let first =
             first.map_err(|_| Status::deadline_exceeded("the controller did not answer"))?;

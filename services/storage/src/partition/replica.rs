@@ -255,7 +255,7 @@ impl Replica {
             Some(ticket) => {
                 self.ticket_out = true;
                 self.ticket_since = now;
-                Taken::Ticket(ticket)
+                Taken::Ticket(Box::new(ticket))
             }
             None => Taken::Nothing,
         }

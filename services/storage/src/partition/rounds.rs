@@ -147,7 +147,7 @@ impl FolderRounds {
 
 /// A partition's ticket.
 pub(super) enum Taken {
-    Ticket(FlushTicket),
+    Ticket(Box<FlushTicket>),
     /// One is out already: ask again when it is back.
     Out,
     Nothing,
@@ -161,7 +161,7 @@ fn collect(
     let mut tickets = Vec::with_capacity(waiting.len());
     waiting.retain(|tp| match ticket(tp) {
         Taken::Ticket(taken) => {
-            tickets.push((*tp, taken));
+            tickets.push((*tp, *taken));
             false
         }
         Taken::Out => true,

@@ -1,6 +1,7 @@
 //! The Produce stream of a storage node: batch form, for partitions that it leads.
 
 mod accept;
+mod hand_on;
 mod open;
 mod pending;
 mod refusals;

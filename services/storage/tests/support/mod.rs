@@ -6,8 +6,10 @@
 pub mod client;
 pub mod controller;
 
+use client::{Fetch, Produce, partition};
 use controller::FakeController;
 use std::{path::PathBuf, time::Duration};
+use talweg_proto::v1::{Acks, fetch_partition::Start};
 use talweg_storage::{Handle, StorageConfig, start};
 use tempfile::TempDir;
 use tonic::transport::Channel;
@@ -95,5 +97,41 @@ pub async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut hope: F) {
     while !hope().await {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Until the node leads partition 0 of a topic.
+pub async fn ready(channel: &Channel, topic: &str) {
+    eventually("the partition is led", async || {
+        let fetch = Fetch::open(channel, vec![partition(topic, 0, Start::Earliest(true))]).await;
+        !fetch.positions.is_empty()
+    })
+    .await;
+}
+
+/// A topic that is led, and a connection.
+pub async fn topic(
+    bench: &Bench,
+    name: &str,
+    partitions: u32,
+    config: &[(&str, &str)],
+) -> (uuid::Uuid, Channel) {
+    let id = bench.controller.create_topic(name, partitions, config);
+    let channel = bench.channel();
+    eventually("all partitions are led", async || {
+        let all = (0..partitions)
+            .map(|p| partition(name, p, Start::Earliest(true)))
+            .collect();
+        Fetch::open(&channel, all).await.positions.len() == partitions as usize
+    })
+    .await;
+    (id, channel)
+}
+
+/// Produces each batch and waits for it.
+pub async fn fill(channel: &Channel, topic: &str, partition: u32, batches: &[bytes::Bytes]) {
+    let mut produce = Produce::open(channel, Acks::All).await;
+    for batch in batches {
+        produce.one(topic, partition, batch.clone()).await;
     }
 }
