@@ -57,7 +57,7 @@ pub async fn run(globals: &Globals, args: &FetchBench) -> Result<Report, Failure
     let (elapsed, cpu) = (begun.elapsed(), Some(meter.stop()));
     Ok(Report {
         name: "fetch",
-        records,
+        records: Some(records),
         bytes,
         elapsed,
         latencies: vec![],

@@ -75,7 +75,7 @@ pub async fn run(globals: &Globals, args: &LatencyBench) -> Result<Report, Failu
     };
     Ok(Report {
         name: "latency",
-        records: run.sent,
+        records: Some(run.sent),
         bytes: run.sent * u64::from(load.record_size),
         elapsed: begun.elapsed(),
         latencies: vec![

@@ -70,7 +70,7 @@ pub async fn run(globals: &Globals, args: &ProduceBench) -> Result<Report, Failu
     }
     Ok(Report {
         name: "produce",
-        records: total.records,
+        records: Some(total.records),
         bytes: total.bytes,
         elapsed: begun.elapsed(),
         latencies: vec![("group_ms", total.latencies)],

@@ -54,7 +54,7 @@ pub fn raw(args: &RawBench) -> io::Result<Report> {
     folder.close()?;
     Ok(Report {
         name: "raw",
-        records: 0,
+        records: None,
         bytes: args.bytes,
         elapsed,
         latencies: vec![],
@@ -98,7 +98,7 @@ pub fn probe(args: &ProbeBench) -> io::Result<Report> {
     folder.close()?;
     Ok(Report {
         name: "probe",
-        records: 0,
+        records: None,
         bytes: latencies.count() * u64::from(args.write_bytes),
         elapsed,
         more: vec![("writes", json!(latencies.count()))],

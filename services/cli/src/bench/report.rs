@@ -61,8 +61,8 @@ fn milliseconds(micros: u64) -> Value {
 pub struct Report {
     /// "produce", "fetch", …
     pub name: &'static str,
-    /// Records; 0 if it was not about records.
-    pub records: u64,
+    /// Records; `None` if it was not about records.
+    pub records: Option<u64>,
     /// Payload bytes.
     pub bytes: u64,
     /// From the first to the last.
@@ -87,11 +87,11 @@ impl Report {
             "megabytes_per_second".into(),
             rounded(self.bytes as f64 / 1e6 / seconds),
         );
-        if self.records > 0 {
-            object.insert("records".into(), self.records.into());
+        if let Some(records) = self.records {
+            object.insert("records".into(), records.into());
             object.insert(
                 "records_per_second".into(),
-                rounded(self.records as f64 / seconds),
+                rounded(records as f64 / seconds),
             );
         }
         for (name, latencies) in &self.latencies {
@@ -197,7 +197,7 @@ mod tests {
     fn rates_are_per_second_and_cpu_per_gigabyte() {
         let report = Report {
             name: "produce",
-            records: 2_000_000,
+            records: Some(2_000_000),
             bytes: 2_000_000_000,
             elapsed: Duration::from_secs(4),
             latencies: vec![("produce_ms", Latencies::default())],

@@ -53,7 +53,7 @@ pub async fn run(args: &StreamBench) -> Result<Report, Failure> {
     server.stop();
     Ok(Report {
         name: "stream",
-        records: 0,
+        records: None,
         bytes,
         elapsed,
         latencies: vec![],

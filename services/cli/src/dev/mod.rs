@@ -34,6 +34,8 @@ use tokio::time::timeout;
 
 /// From the signal to the end.
 const STOP: Duration = Duration::from_millis(4_800);
+/// For a start that is under way when the signal comes.
+const START_WHEN_STOPPED: Duration = Duration::from_millis(2_500);
 /// For the exporter of spans, within it.
 const TELEMETRY_END: Duration = Duration::from_millis(100);
 
@@ -44,10 +46,18 @@ pub async fn run(globals: &Globals, args: DevArgs) -> Result<(), Failure> {
     let telemetry = telemetry::init("talweg-dev", &args.grpc.to_string(), &telemetry_config())
         .map_err(|error| Refusal::invalid("telemetry", error.to_string()))?;
     let stop = shutdown::on_signals().map_err(|error| Failure::local("signals", &error))?;
+    let starting = Planes::start(&args);
+    tokio::pin!(starting);
     let planes = tokio::select! {
         biased;
-        () = stop.cancelled() => return Ok(()),
-        planes = Planes::start(&args) => planes?,
+        planes = &mut starting => planes?,
+        // What has begun to start is let in and taken down in order, if that can be had in time.
+        () = stop.cancelled() => {
+            if let Ok(planes) = timeout(START_WHEN_STOPPED, starting).await {
+                stop_in_time(planes?).await;
+            }
+            return Ok(());
+        }
     };
     announce(globals, &args, &planes, begun)?;
     let ended = tokio::select! {
@@ -55,12 +65,16 @@ pub async fn run(globals: &Globals, args: DevArgs) -> Result<(), Failure> {
         () = stop.cancelled() => Ok(()),
         why = planes.failed() => Err(why),
     };
-    if timeout(STOP, planes.stop()).await.is_err() {
-        tracing::warn!("not everything ended in time; the next start recovers the logs");
-    }
+    stop_in_time(planes).await;
     // An exporter that is gone must not hold the process.
     drop(timeout(TELEMETRY_END, telemetry.finish()).await);
     ended.map_err(Failure::from)
+}
+
+async fn stop_in_time(planes: Planes) {
+    if timeout(STOP, planes.stop()).await.is_err() {
+        tracing::warn!("not everything ended in time; the next start recovers the logs");
+    }
 }
 
 /// Only what a person at the terminal wants to see, unless RUST_LOG asks for more.
