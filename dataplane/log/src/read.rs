@@ -239,7 +239,11 @@ impl LogReader {
                 self.assess(view, &open)?;
                 return Ok(Attempt::Again);
             };
-            let check_crc = seal.is_none() && position < view.trusted_from();
+            // Good batches in a block that does not fit are told by their own checksum.
+            let check_crc = match seal {
+                Some(_) => view.has_bad_blocks(),
+                None => position < view.trusted_from(),
+            };
             match take_batches(&chunk, from, visible_end.min(end), max_bytes, check_crc) {
                 Taken::Batches { bytes, next_offset } => {
                     view.hint(next_offset, position + bytes as u64);

@@ -302,7 +302,11 @@ impl SegmentView {
             return;
         }
         let ranges = &mut self.damage.write().ranges;
-        ranges.extend(found.iter().filter(|range| range.start < range.end));
+        ranges.extend(
+            found.iter().filter(|range| {
+                range.start < range.end || range.start_position < range.end_position
+            }),
+        );
         ranges.sort_unstable_by_key(|range| (range.start_position, range.end_position));
         ranges.dedup();
     }
@@ -317,7 +321,13 @@ impl SegmentView {
             .copied()
     }
 
+    /// Anything at all is known to be wrong with it.
     pub(crate) fn has_damage(&self) -> bool {
-        !self.damage.read().ranges.is_empty()
+        let damage = self.damage.read();
+        !damage.ranges.is_empty() || !damage.bad_blocks.is_empty()
+    }
+
+    pub(crate) fn has_bad_blocks(&self) -> bool {
+        !self.damage.read().bad_blocks.is_empty()
     }
 }

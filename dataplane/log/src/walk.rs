@@ -104,11 +104,11 @@ impl<'a> Walker<'a> {
     }
 
     fn step_over_damage(&mut self) {
-        while let Some(range) = self.damage.iter().find(|range| {
-            range.start_position == self.position
-                && range.start == self.expected
-                && range.end > self.expected
-        }) {
+        while let Some(range) = self
+            .damage
+            .iter()
+            .find(|range| range.begins_at(self.position, self.expected))
+        {
             let (position, expected) = (range.end_position, range.end);
             self.jump(position, expected);
         }

@@ -69,6 +69,9 @@ text!(Compression { None = "none", Gzip = "gzip", Snappy = "snappy", Lz4 = "lz4"
 impl Compression {
     /// From the low three bits of a batch's attributes; `None` if unknown.
     pub fn from_attributes(attributes: i16) -> Option<Self> {
-        Self::ALL.iter().copied().find(|codec| *codec as i16 == attributes & 7)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|codec| *codec as i16 == attributes & 7)
     }
 }

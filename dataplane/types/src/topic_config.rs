@@ -84,7 +84,11 @@ pub enum ConfigError {
     #[error("unknown configuration key {key:?}; `talweg topic config-keys` lists all")]
     Unknown { key: String },
     #[error("{key} = {value:?}: {reason}")]
-    Invalid { key: String, value: String, reason: String },
+    Invalid {
+        key: String,
+        value: String,
+        reason: String,
+    },
     #[error("{key} has no effect in this version and is refused: {reason}")]
     NotBuilt { key: String, reason: String },
 }
@@ -123,8 +127,14 @@ fn later(_: &mut TopicConfig, _: &str) -> Result<(), String> {
 macro_rules! row {
     ($name:literal, $kind:literal, $unit:literal, $range:literal, $default:literal, $meaning:literal, $apply:expr) => {
         ConfigKey {
-            name: $name, kind: $kind, unit: $unit, range: $range, default: $default,
-            meaning: $meaning, built: true, apply: $apply,
+            name: $name,
+            kind: $kind,
+            unit: $unit,
+            range: $range,
+            default: $default,
+            meaning: $meaning,
+            built: true,
+            apply: $apply,
         }
     };
 }
@@ -132,84 +142,295 @@ macro_rules! row {
 macro_rules! not_built {
     ($name:literal, $kind:literal, $unit:literal, $range:literal, $default:literal, $meaning:literal) => {
         ConfigKey {
-            name: $name, kind: $kind, unit: $unit, range: $range, default: $default,
-            meaning: $meaning, built: false, apply: later,
+            name: $name,
+            kind: $kind,
+            unit: $unit,
+            range: $range,
+            default: $default,
+            meaning: $meaning,
+            built: false,
+            apply: later,
         }
     };
 }
 
 /// All keys, in alphabetic order.
 pub const KEYS: &[ConfigKey] = &[
-    row!("cleanup.policy", "enum", "", "delete", "delete",
+    row!(
+        "cleanup.policy",
+        "enum",
+        "",
+        "delete",
+        "delete",
         "What happens to old data. \"compact\" is not built yet and is refused.",
         |_, text| match text {
             "delete" => Ok(()),
             "compact" | "compact,delete" | "delete,compact" =>
                 Err("log compaction is not built yet; only \"delete\" is".into()),
             _ => Err("must be \"delete\"".into()),
-        }),
-    row!("compression.type", "enum", "", "none, gzip, snappy, lz4, zstd", "zstd",
+        }
+    ),
+    row!(
+        "compression.type",
+        "enum",
+        "",
+        "none, gzip, snappy, lz4, zstd",
+        "zstd",
         "Codec of batches that a gateway packs from single records. Batches that clients encode stay as they are.",
-        |c, text| { c.compression = text.parse()?; Ok(()) }),
-    row!("default.acks", "enum", "", "0, 1, all", "all",
+        |c, text| {
+            c.compression = text.parse()?;
+            Ok(())
+        }
+    ),
+    row!(
+        "default.acks",
+        "enum",
+        "",
+        "0, 1, all",
+        "all",
         "Acks of a produce stream or call that names none.",
-        |c, text| { c.default_acks = text.parse()?; Ok(()) }),
-    not_built!("delete.retention.ms", "duration", "ms", "≥ 0", "86400000",
-        "How long tombstones stay in a compacted topic; comes with compaction."),
-    row!("durability", "enum", "", "synced, replicated", "synced at replication factor 1, else replicated",
+        |c, text| {
+            c.default_acks = text.parse()?;
+            Ok(())
+        }
+    ),
+    not_built!(
+        "delete.retention.ms",
+        "duration",
+        "ms",
+        "≥ 0",
+        "86400000",
+        "How long tombstones stay in a compacted topic; comes with compaction."
+    ),
+    row!(
+        "durability",
+        "enum",
+        "",
+        "synced, replicated",
+        "synced at replication factor 1, else replicated",
         "What a replica counts as held: what it has flushed, or what is in its page cache.",
-        |c, text| { c.durability = Some(text.parse()?); Ok(()) }),
-    row!("file.delete.delay.ms", "duration", "ms", "[0, 3600000]", "1000",
+        |c, text| {
+            c.durability = Some(text.parse()?);
+            Ok(())
+        }
+    ),
+    row!(
+        "file.delete.delay.ms",
+        "duration",
+        "ms",
+        "[0, 3600000]",
+        "1000",
         "How long the files of a deleted segment stay on disk after the log start has moved past them.",
-        |c, text| { c.file_delete_delay_ms = u64::from(u32_in(text, 0, 3_600_000)?); Ok(()) }),
-    row!("idempotency.window.ms", "duration", "ms", "[1000, 86400000]", "600000",
+        |c, text| {
+            c.file_delete_delay_ms = u64::from(u32_in(text, 0, 3_600_000)?);
+            Ok(())
+        }
+    ),
+    row!(
+        "idempotency.window.ms",
+        "duration",
+        "ms",
+        "[1000, 86400000]",
+        "600000",
         "How long an idempotency key is recognised; at most 100,000 keys a partition.",
-        |c, text| { c.idempotency_window_ms = u64::from(u32_in(text, 1000, 86_400_000)?); Ok(()) }),
-    row!("index.interval.bytes", "bytes", "bytes", "[256, 1073741824]", "4096",
+        |c, text| {
+            c.idempotency_window_ms = u64::from(u32_in(text, 1000, 86_400_000)?);
+            Ok(())
+        }
+    ),
+    row!(
+        "index.interval.bytes",
+        "bytes",
+        "bytes",
+        "[256, 1073741824]",
+        "4096",
         "At least this many bytes of log lie between two entries of the offset index.",
-        |c, text| { c.index_interval_bytes = u32_in(text, 256, 1 << 30)?; Ok(()) }),
-    not_built!("max.compaction.lag.ms", "duration", "ms", "≥ 1", "9223372036854775807",
-        "Comes with compaction."),
-    row!("max.message.bytes", "bytes", "bytes", "[1024, 3145728]", "1048576",
+        |c, text| {
+            c.index_interval_bytes = u32_in(text, 256, 1 << 30)?;
+            Ok(())
+        }
+    ),
+    not_built!(
+        "max.compaction.lag.ms",
+        "duration",
+        "ms",
+        "≥ 1",
+        "9223372036854775807",
+        "Comes with compaction."
+    ),
+    row!(
+        "max.message.bytes",
+        "bytes",
+        "bytes",
+        "[1024, 3145728]",
+        "1048576",
         "Largest encoded record batch, header included, after compression.",
-        |c, text| { c.max_message_bytes = u32_in(text, limits::MAX_MESSAGE_BYTES_RANGE.0, limits::MAX_MESSAGE_BYTES_RANGE.1)?; Ok(()) }),
-    row!("max.record.bytes", "bytes", "bytes", "[1, 3145728]", "1048576",
+        |c, text| {
+            c.max_message_bytes = u32_in(
+                text,
+                limits::MAX_MESSAGE_BYTES_RANGE.0,
+                limits::MAX_MESSAGE_BYTES_RANGE.1,
+            )?;
+            Ok(())
+        }
+    ),
+    row!(
+        "max.record.bytes",
+        "bytes",
+        "bytes",
+        "[1, 3145728]",
+        "1048576",
         "Largest record: key + value + header names and values, unpacked.",
-        |c, text| { c.max_record_bytes = u32_in(text, limits::MAX_RECORD_BYTES_RANGE.0, limits::MAX_RECORD_BYTES_RANGE.1)?; Ok(()) }),
-    row!("max.unpacked.batch.bytes", "bytes", "bytes", "[1024, 67108864]", "16777216",
+        |c, text| {
+            c.max_record_bytes = u32_in(
+                text,
+                limits::MAX_RECORD_BYTES_RANGE.0,
+                limits::MAX_RECORD_BYTES_RANGE.1,
+            )?;
+            Ok(())
+        }
+    ),
+    row!(
+        "max.unpacked.batch.bytes",
+        "bytes",
+        "bytes",
+        "[1024, 67108864]",
+        "16777216",
         "Largest record batch after decompression.",
-        |c, text| { c.max_unpacked_batch_bytes = u32_in(text, 1024, limits::UNPACKED_BATCH_BYTES_MAX)?; Ok(()) }),
-    row!("message.timestamp.after.max.ms", "duration", "ms", "≥ 0", "3600000",
+        |c, text| {
+            c.max_unpacked_batch_bytes = u32_in(text, 1024, limits::UNPACKED_BATCH_BYTES_MAX)?;
+            Ok(())
+        }
+    ),
+    row!(
+        "message.timestamp.after.max.ms",
+        "duration",
+        "ms",
+        "≥ 0",
+        "3600000",
         "A record timestamp further ahead of the leader's clock than this is refused.",
-        |c, text| { c.message_timestamp_after_max_ms = int(text, 0, i64::MAX)?; Ok(()) }),
-    not_built!("message.timestamp.type", "enum", "", "CreateTime", "CreateTime",
-        "Timestamps are the client's; the leader's append time is kept beside the batch."),
-    row!("min.acks", "enum", "", "0, 1, all", "0",
+        |c, text| {
+            c.message_timestamp_after_max_ms = int(text, 0, i64::MAX)?;
+            Ok(())
+        }
+    ),
+    not_built!(
+        "message.timestamp.type",
+        "enum",
+        "",
+        "CreateTime",
+        "CreateTime",
+        "Timestamps are the client's; the leader's append time is kept beside the batch."
+    ),
+    row!(
+        "min.acks",
+        "enum",
+        "",
+        "0, 1, all",
+        "0",
         "A produce with weaker acks than this is refused.",
-        |c, text| { c.min_acks = text.parse()?; Ok(()) }),
-    not_built!("min.cleanable.dirty.ratio", "enum", "", "[0, 1]", "0.5", "Comes with compaction."),
-    not_built!("min.compaction.lag.ms", "duration", "ms", "≥ 0", "0", "Comes with compaction."),
-    row!("min.insync.replicas", "int", "replicas", "[1, replication factor]", "1 at replication factor 1 or 2, else 2",
+        |c, text| {
+            c.min_acks = text.parse()?;
+            Ok(())
+        }
+    ),
+    not_built!(
+        "min.cleanable.dirty.ratio",
+        "enum",
+        "",
+        "[0, 1]",
+        "0.5",
+        "Comes with compaction."
+    ),
+    not_built!(
+        "min.compaction.lag.ms",
+        "duration",
+        "ms",
+        "≥ 0",
+        "0",
+        "Comes with compaction."
+    ),
+    row!(
+        "min.insync.replicas",
+        "int",
+        "replicas",
+        "[1, replication factor]",
+        "1 at replication factor 1 or 2, else 2",
         "acks=all needs at least this many in-sync replicas.",
-        |c, text| { c.min_insync_replicas = u32_in(text, 1, 1)
-            .map_err(|e| format!("{e} (replication factor is 1 in this version)"))?; Ok(()) }),
-    row!("producer.id.expiration.ms", "duration", "ms", "≥ 1000", "86400000",
+        |c, text| {
+            c.min_insync_replicas = u32_in(text, 1, 1)
+                .map_err(|e| format!("{e} (replication factor is 1 in this version)"))?;
+            Ok(())
+        }
+    ),
+    row!(
+        "producer.id.expiration.ms",
+        "duration",
+        "ms",
+        "≥ 1000",
+        "86400000",
         "How long an idle idempotent producer is remembered, independent of retention.",
-        |c, text| { c.producer_id_expiration_ms = ms(text, 1000)?; Ok(()) }),
-    row!("retention.bytes", "bytes", "bytes", "-1 or ≥ 0", "-1",
+        |c, text| {
+            c.producer_id_expiration_ms = ms(text, 1000)?;
+            Ok(())
+        }
+    ),
+    row!(
+        "retention.bytes",
+        "bytes",
+        "bytes",
+        "-1 or ≥ 0",
+        "-1",
         "Bytes of a partition above which whole sealed segments go from the head; -1 is no limit.",
-        |c, text| { c.retention_bytes = int(text, -1, i64::MAX)?; Ok(()) }),
-    row!("retention.ms", "duration", "ms", "-1 or ≥ 0", "604800000",
+        |c, text| {
+            c.retention_bytes = int(text, -1, i64::MAX)?;
+            Ok(())
+        }
+    ),
+    row!(
+        "retention.ms",
+        "duration",
+        "ms",
+        "-1 or ≥ 0",
+        "604800000",
         "Age, by the leader's append time, after which whole sealed segments go from the head; -1 is never.",
-        |c, text| { c.retention_ms = int(text, -1, i64::MAX)?; Ok(()) }),
-    row!("segment.bytes", "bytes", "bytes", "[4096, 2147483647]", "1073741824",
+        |c, text| {
+            c.retention_ms = int(text, -1, i64::MAX)?;
+            Ok(())
+        }
+    ),
+    row!(
+        "segment.bytes",
+        "bytes",
+        "bytes",
+        "[4096, 2147483647]",
+        "1073741824",
         "A segment is rolled before it grows above this.",
-        |c, text| { c.segment_bytes = u32_in(text, 4096, i32::MAX as u32)?; Ok(()) }),
-    row!("segment.ms", "duration", "ms", "≥ 100", "604800000",
+        |c, text| {
+            c.segment_bytes = u32_in(text, 4096, i32::MAX as u32)?;
+            Ok(())
+        }
+    ),
+    row!(
+        "segment.ms",
+        "duration",
+        "ms",
+        "≥ 100",
+        "604800000",
         "A segment is rolled when its first record is this old by append time, on an idle topic too.",
-        |c, text| { c.segment_ms = ms(text, 100)?; Ok(()) }),
-    not_built!("unclean.leader.election.enable", "enum", "", "true, false", "false",
-        "Unclean elections are an operator's decision, never automatic."),
+        |c, text| {
+            c.segment_ms = ms(text, 100)?;
+            Ok(())
+        }
+    ),
+    not_built!(
+        "unclean.leader.election.enable",
+        "enum",
+        "",
+        "true, false",
+        "false",
+        "Unclean elections are an operator's decision, never automatic."
+    ),
 ];
 
 /// The row of a key.
@@ -222,7 +443,10 @@ impl TopicConfig {
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), ConfigError> {
         let row = find(key).ok_or_else(|| ConfigError::Unknown { key: key.into() })?;
         if !row.built {
-            return Err(ConfigError::NotBuilt { key: key.into(), reason: row.meaning.into() });
+            return Err(ConfigError::NotBuilt {
+                key: key.into(),
+                reason: row.meaning.into(),
+            });
         }
         (row.apply)(self, value).map_err(|reason| ConfigError::Invalid {
             key: key.into(),
@@ -272,18 +496,26 @@ mod tests {
         let mut config = TopicConfig::default();
         for row in KEYS.iter().filter(|row| row.built) {
             if !row.default.contains(' ') {
-                config.set(row.name, row.default).unwrap_or_else(|e| panic!("{e}"));
+                config
+                    .set(row.name, row.default)
+                    .unwrap_or_else(|e| panic!("{e}"));
             }
             let error = config.set(row.name, "nonsense").expect_err(row.name);
             assert!(error.to_string().contains(row.name), "{error}");
         }
-        assert_eq!(config, TopicConfig::default(), "the table's defaults are the defaults");
+        assert_eq!(
+            config,
+            TopicConfig::default(),
+            "the table's defaults are the defaults"
+        );
     }
 
     #[test]
     fn keys_that_are_not_built_are_refused_with_a_sentence() {
         for row in KEYS.iter().filter(|row| !row.built) {
-            let error = TopicConfig::default().set(row.name, row.default).expect_err(row.name);
+            let error = TopicConfig::default()
+                .set(row.name, row.default)
+                .expect_err(row.name);
             assert!(matches!(error, ConfigError::NotBuilt { .. }), "{error}");
         }
     }
@@ -295,7 +527,10 @@ mod tests {
 
     #[test]
     fn rules_between_keys_hold() {
-        let settings = BTreeMap::from([("min.acks".into(), "all".into()), ("default.acks".into(), "1".into())]);
+        let settings = BTreeMap::from([
+            ("min.acks".into(), "all".into()),
+            ("default.acks".into(), "1".into()),
+        ]);
         let error = TopicConfig::resolve(&settings).expect_err("weaker default");
         assert_eq!(error.key(), "default.acks");
     }

@@ -24,13 +24,27 @@ pub struct Load {
 impl Load {
     /// Starts one numbered writer on each partition.
     pub async fn start(urls: Vec<String>, topic: &str, partitions: u32, acks: Acks) -> Self {
+        let identities = urls[0].clone();
+        Self::start_direct(&identities, urls, topic, partitions, acks).await
+    }
+
+    /// The same, with producer ids from the gateway at `identities`: storage
+    /// nodes, which give out none, may be among `urls`.
+    pub async fn start_direct(
+        identities: &str,
+        urls: Vec<String>,
+        topic: &str,
+        partitions: u32,
+        acks: Acks,
+    ) -> Self {
         let (stop, progress) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
         let mut writers = Vec::new();
         for partition in 0..partitions {
-            let writer = Writer::new(urls.clone(), topic, partition, partition, acks).await;
+            let writer =
+                Writer::new(identities, urls.clone(), topic, partition, partition, acks).await;
             let (stop, progress) = (Arc::clone(&stop), Arc::clone(&progress));
             writers.push(tokio::spawn(async move {
                 writer.run(&stop, &progress, Duration::from_secs(60)).await

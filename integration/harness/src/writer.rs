@@ -56,15 +56,16 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Gets a producer id through the first of `urls`; later streams go to each in turn.
+    /// Gets a producer id through the gateway at `identities`; streams go to each of `urls` in turn.
     pub async fn new(
+        identities: &str,
         urls: Vec<String>,
         topic: &str,
         partition: u32,
         number: u32,
         acks: Acks,
     ) -> Self {
-        let channel = raw::connect(&urls[0]).await;
+        let channel = raw::connect(identities).await;
         let request = v1::InitProducerRequest::default();
         let identity = ProducerServiceClient::new(channel)
             .init_producer(request)

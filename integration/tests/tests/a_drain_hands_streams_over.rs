@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 use talweg_harness::{
-    Stack, eventually,
+    Load, Stack, eventually,
     raw::{self, RawFetch, RawProduce, connect, create_topic, from},
 };
 use talweg_proto::v1::{
@@ -277,4 +277,24 @@ async fn gateway_streams_wait_while_storage_restarts() {
         });
     })
     .await;
+}
+
+/// Clients that bypass the gateway have one leader: they dial its address again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn direct_clients_dial_the_same_address_again() {
+    let mut stack = Stack::builder().start();
+    create_topic(&connect(&stack.gateway(0)).await, "t", 3, &[]).await;
+    let direct = vec![stack.storage(0)];
+    let load = Load::start_direct(&stack.gateway(0), direct, "t", 3, Acks::All).await;
+    for _ in 0..3 {
+        load.advance(load.acknowledged(), 100, Duration::from_secs(15))
+            .await;
+        tokio::task::block_in_place(|| {
+            stack.storages[0].stop(EXIT + SLACK);
+            stack.storages[0].start(Duration::from_secs(10));
+        });
+    }
+    load.advance(load.acknowledged(), 100, Duration::from_secs(15))
+        .await;
+    load.finish(&stack.gateway(0)).await;
 }

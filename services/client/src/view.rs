@@ -83,7 +83,9 @@ impl View {
             })?),
         };
         if self.cluster_id.is_empty() {
-            return Err(Refusal::unavailable("this process does not know the cluster's topics yet"));
+            return Err(Refusal::unavailable(
+                "this process does not know the cluster's topics yet",
+            ));
         }
         match (name, by_id) {
             ("", None) => Err(Refusal::invalid(

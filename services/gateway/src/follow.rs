@@ -257,6 +257,9 @@ async fn session_once(
             biased;
             _ = begun(&mut drain) => {
                 send(Ask::Leaving(NodeLeaving {})).await?;
+                // It has arrived when the controller ends the stream.
+                let ended = async { while let Ok(Some(_)) = answers.message().await {} };
+                let _ = tokio::time::timeout(Duration::from_millis(300), ended).await;
                 return Ok(());
             }
             answer = tokio::time::timeout(silence, answers.message()) => {

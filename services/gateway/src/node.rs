@@ -97,7 +97,9 @@ impl Node {
     /// opened while it starts is not told that its topic is unknown. Bounded:
     /// without a controller the stream opens and hears UNAVAILABLE.
     pub async fn first_view(&self) {
-        self.view.wait(FIRST_VIEW, |view| !view.cluster_id.is_empty()).await;
+        self.view
+            .wait(FIRST_VIEW, |view| !view.cluster_id.is_empty())
+            .await;
     }
 
     /// When an idle stream says that it lives.
@@ -140,7 +142,10 @@ pub fn produce_grant(peer: &PeerInfo) -> Result<(u64, Option<Grant>), Refusal> {
     let Some(connection) = &peer.connection else {
         return Ok((limits::PRODUCE_CREDIT_BYTES, None));
     };
-    let grant = connection.grant(limits::PRODUCE_CREDIT_BYTES, limits::PRODUCE_CREDIT_BYTES_MIN);
+    let grant = connection.grant(
+        limits::PRODUCE_CREDIT_BYTES,
+        limits::PRODUCE_CREDIT_BYTES_MIN,
+    );
     let grant = grant.ok_or_else(|| {
         let why = "the streams of this connection hold all its credit; open another connection";
         Refusal::new(ErrorCode::Throttled, why)

@@ -7,7 +7,7 @@ use talweg_kit::{
     data_stream::PeerInfo,
     errors::{ErrorCode, Refusal},
     metrics::IntGauge,
-    net::CONNECTION_GRANT_BYTES,
+    net::Grant,
 };
 use talweg_types::limits;
 use tokio::{
@@ -51,16 +51,22 @@ impl Drop for Counted {
 
 /// Unanswered bytes that a produce stream may have: a connection's streams
 /// share what a connection may be granted.
-pub fn produce_grant(peer: &PeerInfo) -> u64 {
-    let streams = peer
-        .connection
-        .as_ref()
-        .map_or(1, |connection| connection.streams())
-        .max(1) as u64;
-    (CONNECTION_GRANT_BYTES / streams).clamp(
-        limits::PRODUCE_CREDIT_BYTES_MIN,
+///
+/// # Errors
+/// THROTTLED: the connection's streams hold all of it.
+pub fn produce_grant(peer: &PeerInfo) -> Result<(u64, Option<Grant>), Refusal> {
+    let Some(connection) = &peer.connection else {
+        return Ok((limits::PRODUCE_CREDIT_BYTES, None));
+    };
+    let grant = connection.grant(
         limits::PRODUCE_CREDIT_BYTES,
-    )
+        limits::PRODUCE_CREDIT_BYTES_MIN,
+    );
+    let grant = grant.ok_or_else(|| {
+        let why = "the streams of this connection hold all its credit; open another connection";
+        Refusal::new(ErrorCode::Throttled, why)
+    })?;
+    Ok((grant.bytes(), Some(grant)))
 }
 
 pub fn check_client_id(client_id: &str) -> Result<(), Refusal> {

@@ -178,7 +178,7 @@ impl LogFiles {
         loop {
             let here = known
                 .iter()
-                .find(|range| range.start == walk.expected && range.start < range.end);
+                .find(|range| range.begins_at(walk.position, walk.expected));
             if let Some(range) = here {
                 let event = Event::Damage {
                     segment,
@@ -186,7 +186,7 @@ impl LogFiles {
                     from: range.start,
                     next_good: range.end,
                 };
-                if !visit(event)? {
+                if range.start < range.end && !visit(event)? {
                     return Ok(None);
                 }
                 walk.jump(range.end_position, range.end);

@@ -152,7 +152,7 @@ impl<'a> Scan<'a> {
             self.shared.seal_of(view, &open);
             self.shared.assess(view, &open)?;
             let known = view.damage.read().ranges.clone();
-            report.damaged.extend(known.iter().map(DamagedRange::from));
+            known.iter().for_each(|range| report.add(range));
             let mut walk = Walker::new(&*open.file, 0, view.size(), view.base, DATA_CHUNK)
                 .stepping_over(known);
             while let Step::Batch(header, position) = walk.step()? {
@@ -264,7 +264,7 @@ impl<'a> Scan<'a> {
                         start: expected,
                         end: next_good,
                     };
-                    report.damaged.push(DamagedRange::from(&range));
+                    report.add(&range);
                     open.damage.push(range);
                     walk.jump(to_position, next_good);
                 }
@@ -353,7 +353,7 @@ impl<'a> Scan<'a> {
                 start: expected,
                 end: flushed.0,
             };
-            report.damaged.push(DamagedRange::from(&range));
+            report.add(&range);
             open.damage.push(range);
             open.short = true;
             end = flushed.0;
@@ -517,11 +517,14 @@ fn max_or_none(saved: &SegmentState) -> TimestampMs {
     }
 }
 
-impl From<&SealedDamage> for DamagedRange {
-    fn from(range: &SealedDamage) -> Self {
-        Self {
-            from: range.start,
-            next_good: range.end,
+impl RecoveryReport {
+    /// Offsets that were lost, if any were.
+    fn add(&mut self, range: &SealedDamage) {
+        if range.start < range.end {
+            self.damaged.push(DamagedRange {
+                from: range.start,
+                next_good: range.end,
+            });
         }
     }
 }

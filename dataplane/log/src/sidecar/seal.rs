@@ -24,6 +24,15 @@ pub struct SealedDamage {
     pub end: Offset,
 }
 
+impl SealedDamage {
+    /// Whether a walk that stands there must step over this range. A range may
+    /// take bytes and no offset: good batches follow with the offset expected.
+    pub fn begins_at(&self, position: u64, expected: Offset) -> bool {
+        let goes_on = self.end_position > position || self.end > expected;
+        self.start_position == position && self.start == expected && goes_on
+    }
+}
+
 /// The body of a `seal` file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SealFile {

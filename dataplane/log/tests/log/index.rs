@@ -59,7 +59,7 @@ fn grow(log: &mut PartitionLog, timestamps: &mut Vec<i64>, count: usize) {
             NOW,
         );
         timestamps.push(time);
-        if timestamps.len() % 7 == 0 {
+        if timestamps.len().is_multiple_of(7) {
             commit(log);
         }
     }

@@ -23,6 +23,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use talweg_kit::{
     data_stream::{Closed, FrameReceiver, FrameSender, PeerInfo},
     errors::{ErrorCode, Refusal},
+    net::Grant,
 };
 use talweg_proto::v1::{
     BatchFrame, Closing, Drain, Heartbeat, ProduceOpened, ProduceRefusal, ProduceRequest,
@@ -76,6 +77,8 @@ pub struct ProduceStream {
     half_closed: bool,
     drain: DrainWatch,
     next_heartbeat: Instant,
+    /// This stream's share of its connection's credit; given back with the stream.
+    _grant: Option<Grant>,
 }
 
 impl ProduceStream {
@@ -89,8 +92,9 @@ impl ProduceStream {
         let Some(opening) = open::receive(&node, &mut requests).await? else {
             return Ok(None);
         };
+        let (bytes, grant) = produce_grant(peer)?;
         let granted = Amount {
-            bytes: produce_grant(peer),
+            bytes,
             records: limits::PRODUCE_CREDIT_RECORDS,
         };
         let opened = Frame::Opened(ProduceOpened {
@@ -116,6 +120,7 @@ impl ProduceStream {
             next_sequence: 0,
             uncounted: false,
             half_closed: false,
+            _grant: grant,
         };
         let gone = stream.send(opened).await.is_err();
         Ok((!gone).then_some(stream))

@@ -143,6 +143,9 @@ pub fn open_folder(fs: &PowerLossFs, kv: Arc<dyn IndexKv>) -> Arc<LogFolder> {
         .0
 }
 
+/// Offset, record, leader epoch.
+pub type Read = (i64, Record, i32);
+
 /// A record of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rec {
@@ -276,15 +279,11 @@ pub fn end(reader: &LogReader) -> Offset {
 }
 
 /// Everything readable from `from` to the log end: (offset, record, epoch).
-pub fn read_all(reader: &LogReader, from: i64) -> Vec<(i64, Record, i32)> {
+pub fn read_all(reader: &LogReader, from: i64) -> Vec<Read> {
     read_some(reader, from, 64 * 1024).expect("readable")
 }
 
-pub fn read_some(
-    reader: &LogReader,
-    from: i64,
-    max_bytes: usize,
-) -> Result<Vec<(i64, Record, i32)>, ReadError> {
+pub fn read_some(reader: &LogReader, from: i64, max_bytes: usize) -> Result<Vec<Read>, ReadError> {
     let mut next = Offset(from);
     let mut found = Vec::new();
     while next < end(reader) {
@@ -301,10 +300,7 @@ pub fn read_some(
 }
 
 /// Everything readable, and the ranges that answered damaged.
-pub fn read_around_damage(
-    reader: &LogReader,
-    from: i64,
-) -> (Vec<(i64, Record, i32)>, Vec<(i64, i64)>) {
+pub fn read_around_damage(reader: &LogReader, from: i64) -> (Vec<Read>, Vec<(i64, i64)>) {
     let mut next = Offset(from);
     let (mut found, mut damaged) = (Vec::new(), Vec::new());
     while next < end(reader) {
@@ -332,7 +328,7 @@ pub fn read_around_damage(
     (found, damaged)
 }
 
-pub fn records(batches: &Bytes) -> Vec<(i64, Record, i32)> {
+pub fn records(batches: &Bytes) -> Vec<Read> {
     let mut found = Vec::new();
     for one in split_batches(batches.clone()) {
         let one = one.expect("whole batches");
@@ -349,7 +345,7 @@ pub fn records(batches: &Bytes) -> Vec<(i64, Record, i32)> {
     found
 }
 
-pub fn values(found: &[(i64, Record, i32)]) -> Vec<(i64, String)> {
+pub fn values(found: &[Read]) -> Vec<(i64, String)> {
     found
         .iter()
         .map(|(offset, record, _)| {

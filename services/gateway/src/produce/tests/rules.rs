@@ -193,7 +193,8 @@ fn a_refused_record_disturbs_no_other() {
 fn bad_frames_are_refused_whole_and_change_nothing() {
     let numbers = |frame: &v1::RecordsFrame| (0..frame.records.len() as u64).collect::<Vec<_>>();
     let base = || frame(0, vec![record(b"12345678"); 2]);
-    let cases: Vec<(Code, v1::RecordsFrame, &[(&str, &str)])> = vec![
+    type Settings<'a> = &'a [(&'a str, &'a str)];
+    let cases: Vec<(Code, v1::RecordsFrame, Settings)> = vec![
         (
             Code::UnknownTopic,
             v1::RecordsFrame {
@@ -372,8 +373,10 @@ fn keys_go_where_kafka_puts_them_and_keyless_records_stick_for_a_batch() {
     let mut expected: Vec<u32> = [&b"21"[..], b"foobar", b""]
         .map(|key| partition_for_key(key, 3).0)
         .to_vec();
-    (to.sort_unstable(), to.dedup());
-    (expected.sort_unstable(), expected.dedup());
+    to.sort_unstable();
+    to.dedup();
+    expected.sort_unstable();
+    expected.dedup();
     assert_eq!(to, expected);
 
     let (mut session, mut lanes) = (self::session(), self::lanes());
