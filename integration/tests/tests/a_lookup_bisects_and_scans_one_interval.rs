@@ -67,7 +67,7 @@ async fn a_lookup_bisects_and_scans_one_interval() {
     // A batch of one such record, and what an interval holds of them at most.
     let record_bytes = batch(&[&[0; 48]]).len();
     let most = 512_usize.div_ceil(record_bytes) + 1;
-    let compared_most = bases.len().ilog2() + 1;
+    let compared_most = bases.len().ilog2() + 2;
     let index = stack.storage_data(0).join("index");
     let (folder, index) = (
         folder.to_str().expect("utf-8"),

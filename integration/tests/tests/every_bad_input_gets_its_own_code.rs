@@ -47,7 +47,13 @@ async fn state(channel: &Channel) -> BTreeMap<String, String> {
         {
             bounds.flushed_end_offset = 0; // flushing goes on by itself
         }
-        seen.insert(topic.name, format!("{described:?}"));
+        // Of a map only the sorted content is comparable.
+        let settings = described
+            .topic
+            .as_mut()
+            .map(|t| std::mem::take(&mut t.config));
+        let settings: BTreeMap<_, _> = settings.unwrap_or_default().into_iter().collect();
+        seen.insert(topic.name, format!("{settings:?} {described:?}"));
     }
     seen
 }
@@ -269,7 +275,9 @@ async fn every_bad_input_gets_its_own_code() {
     before.remove("scratch");
     macro_rules! case {
         ($name:literal, $code:ident, $call:expr) => {{
-            let error: ErrorDetail = $call.await;
+            eprintln!("case: {}", $name);
+            let answered = tokio::time::timeout(raw::PATIENCE, $call).await;
+            let error: ErrorDetail = answered.expect("an answer in time");
             cases += 1;
             if code(&error) != ErrorCode::$code || error.message.len() < 8 {
                 wrong.push(format!(
@@ -297,7 +305,7 @@ async fn every_bad_input_gets_its_own_code() {
         create(&c, named(&"n".repeat(250)))
     );
     case!("bad character", InvalidName, create(&c, named("a b")));
-    case!("reserved name", InvalidName, create(&c, named("__mine")));
+    case!("reserved name", InternalTopic, create(&c, named("__mine")));
     case!("taken name", TopicExists, create(&c, named(T)));
     case!(
         "zero partitions",
@@ -361,7 +369,7 @@ async fn every_bad_input_gets_its_own_code() {
     );
     case!(
         "key without effect",
-        InvalidConfig,
+        NotBuilt,
         create(&c, configured("delete.retention.ms", "1"))
     );
     case!(
@@ -733,8 +741,11 @@ async fn every_bad_input_gets_its_own_code() {
     });
     case!("produce credit exceeded", CreditExceeded, async {
         let mut stream = RawProduce::open(&c, Acks::All).await;
-        let many = (0..10_001).map(|_| value(1)).collect();
-        stream.send_records("scratch", many).await;
+        // One frame above the grant is taken while nothing is unanswered; the ones behind it are not.
+        for _ in 0..10 {
+            let many = (0..5_000).map(|_| value(1)).collect();
+            stream.send_records("scratch", many).await;
+        }
         loop {
             // What fitted the grant is appended as usual.
             match stream.next().await {
