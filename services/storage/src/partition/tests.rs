@@ -39,6 +39,20 @@ impl Gate {
         );
     }
 
+    /// Waits until a flush has come to the gate, so that what is appended from
+    /// here on is not part of it.
+    async fn reached(&self) {
+        let come = async {
+            while self.flushes.load(Ordering::SeqCst) == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let patience = std::time::Duration::from_secs(20);
+        tokio::time::timeout(patience, come)
+            .await
+            .expect("a flush comes to the gate");
+    }
+
     fn set(&self, closed: bool) {
         *self.closed.lock().expect("gate") = closed;
         self.moved.notify_all();
@@ -217,7 +231,7 @@ async fn synced_waits_for_the_flush_and_shares_it() {
     let handle = bench.open(0, Durability::Synced);
     bench.gate.set(true);
     bench.append(0, Acks::All, batch(None));
-    bench.settled().await;
+    bench.gate.reached().await;
     for _ in 0..3 {
         bench.append(0, Acks::All, batch(None));
         bench.settled().await;
