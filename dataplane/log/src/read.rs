@@ -58,6 +58,15 @@ impl LogReader {
             let view = self.segment_for(from)?;
             let tried = self.attempt(&view, from, visible_end, max_bytes, attempt);
             match tried {
+                // All of the log is visible, so something must have come: what lies
+                // there covers other offsets than it should.
+                Ok(Attempt::Done(stuck))
+                    if stuck.next_offset <= from && visible_end >= self.bounds().log_end =>
+                {
+                    let open = view.open(&self.folder);
+                    let assessed = open.and_then(|open| self.assess(&view, &open));
+                    assessed.or_else(|error| self.explain(&view, from, error))?;
+                }
                 Ok(Attempt::Done(outcome)) => return Ok(outcome),
                 Ok(Attempt::Again) => {}
                 Err(error) => self.explain(&view, from, error)?,
@@ -425,7 +434,7 @@ impl LogReader {
         let skip = usize::try_from(position - start)
             .unwrap_or(0)
             .min(buffer.len());
-        let length = usize::try_from(end - position)
+        let length = usize::try_from(end.saturating_sub(position))
             .unwrap_or(0)
             .min(buffer.len() - skip);
         Ok(Some(buffer.freeze().slice(skip..skip + length)))

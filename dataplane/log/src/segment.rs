@@ -286,14 +286,29 @@ impl SegmentView {
 
     pub(crate) fn hinted(&self, offset: Offset) -> Option<u64> {
         if offset == self.base {
-            return Some(0);
+            return Some(self.past_lost_bytes(0));
         }
         let hints = self.hints.lock();
-        hints
+        let known = hints
             .entries
             .iter()
             .find(|(known, position)| *known == offset.0 && *position > 0)
-            .map(|entry| entry.1)
+            .map(|entry| entry.1);
+        drop(hints);
+        known.map(|position| self.past_lost_bytes(position))
+    }
+
+    /// Damage may take bytes and no offset: what was at `position` follows
+    /// behind it.
+    fn past_lost_bytes(&self, mut position: u64) -> u64 {
+        let damage = self.damage.read();
+        let lost = |range: &&SealedDamage, at: u64| {
+            range.start == range.end && range.start_position == at && range.end_position > at
+        };
+        while let Some(range) = damage.ranges.iter().find(|range| lost(range, position)) {
+            position = range.end_position;
+        }
+        position
     }
 
     /// Lists damage, keeping order and dropping what is known.

@@ -316,8 +316,9 @@ impl<'a> Scan<'a> {
             .resync(bad, Offset::MAX)?
             .map(|(header, position)| (position, header.base_offset));
         if below {
-            // The flushed end is a good boundary whatever lies before it.
-            let bound = (flushed.1.min(len), flushed.0);
+            // The flushed end is a good boundary whatever lies before it. Where bytes
+            // were put in between, the walk may be beyond it; it never goes back.
+            let bound = (flushed.1.min(len).max(bad), flushed.0);
             return Ok(Some(next.filter(|next| next.0 <= bound.0).unwrap_or(bound)));
         }
         Ok(match next {
