@@ -113,7 +113,10 @@ fn stable_messages_stay_backward_compatible() {
     if std::env::var_os("TALWEG_UPDATE_CONTRACT").is_some() {
         let text: String = now.iter().map(|line| format!("{line}\n")).collect();
         std::fs::write(
-            concat!(env!("CARGO_MANIFEST_DIR"), "/contract/v1.txt"),
+            format!(
+                "{}/contract/v1.txt",
+                std::env::var("CARGO_MANIFEST_DIR").expect("run by cargo")
+            ),
             text,
         )
         .expect("write");

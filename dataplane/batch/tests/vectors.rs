@@ -19,7 +19,9 @@ use talweg_types::{
 const MAX_UNPACKED: usize = 16 << 20;
 
 fn read(name: &str) -> Vec<Value> {
-    let path = format!("{}/vectors/{name}", env!("CARGO_MANIFEST_DIR"));
+    // Asked at run time: the build cache is shared by clones in other places.
+    let crate_folder = std::env::var("CARGO_MANIFEST_DIR").expect("run by cargo");
+    let path = format!("{crate_folder}/vectors/{name}");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
 }

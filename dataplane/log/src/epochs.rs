@@ -31,14 +31,39 @@ impl Epochs {
             .unwrap_or(LeaderEpoch::NONE)
     }
 
-    /// A batch of `epoch` is at `offset`.
+    /// A batch of `epoch` is at `offset`. One that contradicts what is known
+    /// ([`Epochs::fits`]) changes nothing.
     pub(crate) fn observe(&mut self, epoch: LeaderEpoch, offset: Offset) {
-        if epoch > self.last() {
-            self.entries.push(EpochStart {
-                epoch,
-                start: offset,
-            });
+        let after = self.entries.partition_point(|entry| entry.start <= offset);
+        let begun = after.checked_sub(1).map(|at| self.entries[at]);
+        if !self.fits(epoch, offset) || begun.is_some_and(|begun| begun.epoch == epoch) {
+            return;
         }
+        match self.entries.get_mut(after) {
+            // Seen further on first, as recovery does after sealed segments.
+            Some(next) if next.epoch == epoch => next.start = offset,
+            _ => self.entries.insert(
+                after,
+                EpochStart {
+                    epoch,
+                    start: offset,
+                },
+            ),
+        }
+    }
+
+    /// Whether a batch of `epoch` may be at `offset`: epochs never fall along a log.
+    pub(crate) fn fits(&self, epoch: LeaderEpoch, offset: Offset) -> bool {
+        let after = self.entries.partition_point(|entry| entry.start <= offset);
+        let begun = after.checked_sub(1).map(|at| self.entries[at]);
+        let not_below = begun.is_none_or(|begun| {
+            begun.epoch == epoch || (begun.epoch < epoch && begun.start < offset)
+        });
+        not_below
+            && self
+                .entries
+                .get(after)
+                .is_none_or(|next| epoch <= next.epoch)
     }
 
     /// The epoch of the batch at `offset`; `None` below what is known.
@@ -84,16 +109,28 @@ mod tests {
         for (epoch, offset) in [(1, 0), (1, 5), (3, 10), (3, 11), (7, 20)] {
             epochs.observe(LeaderEpoch(epoch), Offset(offset));
         }
-        let end = |asked| epochs.end_offset(LeaderEpoch(asked), Offset(0), Offset(25));
-        assert_eq!(end(0), (LeaderEpoch::NONE, Offset(0)));
-        assert_eq!(end(1), (LeaderEpoch(1), Offset(10)));
-        assert_eq!(end(2), (LeaderEpoch(1), Offset(10)));
-        assert_eq!(end(3), (LeaderEpoch(3), Offset(20)));
-        assert_eq!(end(9), (LeaderEpoch(7), Offset(25)));
+        let end =
+            |epochs: &Epochs, asked| epochs.end_offset(LeaderEpoch(asked), Offset(0), Offset(25));
+        assert_eq!(end(&epochs, 0), (LeaderEpoch::NONE, Offset(0)));
+        assert_eq!(end(&epochs, 1), (LeaderEpoch(1), Offset(10)));
+        assert_eq!(end(&epochs, 2), (LeaderEpoch(1), Offset(10)));
+        assert_eq!(end(&epochs, 3), (LeaderEpoch(3), Offset(20)));
+        assert_eq!(end(&epochs, 9), (LeaderEpoch(7), Offset(25)));
         assert_eq!(epochs.at(Offset(10)), Some(LeaderEpoch(3)));
         assert_eq!(epochs.at(Offset(9)), Some(LeaderEpoch(1)));
+        // What comes late finds its place; what contradicts is not believed.
+        epochs.observe(LeaderEpoch(2), Offset(8));
+        assert_eq!(end(&epochs, 1), (LeaderEpoch(1), Offset(8)));
+        epochs.observe(LeaderEpoch(3), Offset(9));
+        assert_eq!(end(&epochs, 2), (LeaderEpoch(2), Offset(9)));
+        let before = epochs.clone();
+        for (epoch, offset) in [(8, 9), (1, 9), (2, 10), (536_870_913, 0), (9, 20)] {
+            assert!(!epochs.fits(LeaderEpoch(epoch), Offset(offset)));
+            epochs.observe(LeaderEpoch(epoch), Offset(offset));
+        }
+        assert_eq!(epochs, before);
         epochs.trim(Offset(12));
         assert_eq!(epochs.at(Offset(12)), Some(LeaderEpoch(3)));
-        assert_eq!(epochs.at(Offset(9)), None);
+        assert_eq!(epochs.at(Offset(8)), None);
     }
 }

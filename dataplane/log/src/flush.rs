@@ -329,13 +329,21 @@ impl FlushTicket {
         let fs = &*self.shared.folder.fs;
         let dir = &self.shared.dir;
         let mut sealed = true;
+        let mut written_at = None;
         for job in &self.seals {
             let seal = job.seal().encode();
             let sessions = job.sessions.encode();
             let path = job.view.path.with_extension(names::SEAL);
             let sessions_path = names::path(dir, job.sessions.offset, names::SESSIONS);
-            let written = sidecar::stage(fs, &path, &seal, flush)
-                .and_then(|seal| Ok([seal, sidecar::stage(fs, &sessions_path, &sessions, flush)?]));
+            // A segment that lost all its bytes ends where the one before it does:
+            // their state is the same, and is one file.
+            let again = written_at.replace(job.sessions.offset) == Some(job.sessions.offset);
+            let written = sidecar::stage(fs, &path, &seal, flush).and_then(|seal| {
+                let sessions = (!again)
+                    .then(|| sidecar::stage(fs, &sessions_path, &sessions, flush))
+                    .transpose()?;
+                Ok(std::iter::once(seal).chain(sessions))
+            });
             match tolerate_full(written)? {
                 Some(files) => staged.extend(files),
                 None => sealed = false,

@@ -6,6 +6,7 @@
 //! Full is not failed: it passes when space returns.
 
 use crate::{
+    buffers::Buffers,
     config::FolderOptions,
     error::FolderError,
     fd_cache::FdCache,
@@ -43,6 +44,7 @@ pub struct LogFolder {
     pub(crate) index: Arc<dyn IndexKv>,
     pub(crate) files: FdCache,
     pub(crate) tail_used: AtomicUsize,
+    pub(crate) buffers: Arc<Buffers>,
     pub(crate) options: FolderOptions,
     id: FolderId,
     boot: Boot,
@@ -105,6 +107,7 @@ impl LogFolder {
         let folder = Arc::new(Self {
             files: FdCache::new(options.open_files),
             tail_used: AtomicUsize::new(0),
+            buffers: Arc::default(),
             options,
             id,
             boot,

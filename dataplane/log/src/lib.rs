@@ -13,6 +13,7 @@
 
 mod active;
 mod append;
+mod buffers;
 mod check;
 mod config;
 mod delete;

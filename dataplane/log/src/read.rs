@@ -14,7 +14,7 @@ use crate::{
     sidecar::seal::{BLOCK_BYTES, SealFile},
     walk::{BATCH_BYTES_MAX, HEADER_CHUNK, Step, Walker},
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use std::{io, sync::Arc};
 use talweg_batch::{BatchHeader, HEADER_BYTES, verify_crc};
 use talweg_types::{Offset, TimestampMs};
@@ -58,15 +58,6 @@ impl LogReader {
             let view = self.segment_for(from)?;
             let tried = self.attempt(&view, from, visible_end, max_bytes, attempt);
             match tried {
-                // All of the log is visible, so something must have come: what lies
-                // there covers other offsets than it should.
-                Ok(Attempt::Done(stuck))
-                    if stuck.next_offset <= from && visible_end >= self.bounds().log_end =>
-                {
-                    let open = view.open(&self.folder);
-                    let assessed = open.and_then(|open| self.assess(&view, &open));
-                    assessed.or_else(|error| self.explain(&view, from, error))?;
-                }
                 Ok(Attempt::Done(outcome)) => return Ok(outcome),
                 Ok(Attempt::Again) => {}
                 Err(error) => self.explain(&view, from, error)?,
@@ -117,9 +108,12 @@ impl LogReader {
             skip += header.total_bytes();
         }
         let chunk = piece.batches.slice(skip..);
-        let visible_end = visible_end.min(self.bounds().log_end);
+        let ends = Ends {
+            visible: visible_end.min(self.bounds().log_end),
+            segment: piece.view.end(),
+        };
         let Taken::Batches { bytes, next_offset } =
-            take_batches(&chunk, from, visible_end, max_bytes, false)
+            take_batches(&chunk, from, ends, max_bytes, false)
         else {
             return None;
         };
@@ -232,7 +226,10 @@ impl LogReader {
         max_bytes: usize,
         attempt: usize,
     ) -> io::Result<Attempt> {
-        let end = view.end();
+        let ends = Ends {
+            visible: visible_end,
+            segment: view.end(),
+        };
         let open = view.open(&self.folder)?;
         let seal = self.seal_of(view, &open);
         let position = match self.seek(view, &open, from, attempt == 0)? {
@@ -253,7 +250,7 @@ impl LogReader {
                 Some(_) => view.has_bad_blocks(),
                 None => position < view.trusted_from(),
             };
-            match take_batches(&chunk, from, visible_end.min(end), max_bytes, check_crc) {
+            match take_batches(&chunk, from, ends, max_bytes, check_crc) {
                 Taken::Batches { bytes, next_offset } => {
                     view.hint(next_offset, position + bytes as u64);
                     return Ok(Attempt::Done(outcome(
@@ -281,7 +278,10 @@ impl LogReader {
         visible_end: Offset,
         max_bytes: usize,
     ) -> io::Result<Option<ReadOutcome>> {
-        let end = view.end();
+        let ends = Ends {
+            visible: visible_end,
+            segment: view.end(),
+        };
         let Some(open) = view.opened(&self.folder) else {
             return Ok(None);
         };
@@ -304,14 +304,13 @@ impl LogReader {
         if !self.is_checked(view, &open, position, limit) {
             return Ok(None);
         }
-        let mut buffer =
-            BytesMut::zeroed(usize::try_from(limit.saturating_sub(position)).unwrap_or(0));
-        let Some(read) = open.file.try_read_at(&mut buffer, position)? else {
+        let len = usize::try_from(limit.saturating_sub(position)).unwrap_or(0);
+        let mut buffer = self.folder.buffers.take(len);
+        let Some(read) = open.file.try_read_at(buffer.as_mut(), position)? else {
             return Ok(None);
         };
-        buffer.truncate(read);
-        let chunk = buffer.freeze();
-        match take_batches(&chunk, from, visible_end.min(end), max_bytes, false) {
+        let chunk = buffer.freeze(read);
+        match take_batches(&chunk, from, ends, max_bytes, false) {
             Taken::Batches { bytes, next_offset } => {
                 view.hint(next_offset, position + bytes as u64);
                 Ok(Some(outcome(view, chunk.slice(..bytes), next_offset)))
@@ -423,9 +422,10 @@ impl LogReader {
             }
             None => (position, end),
         };
-        let mut buffer = BytesMut::zeroed(usize::try_from(stop.saturating_sub(start)).unwrap_or(0));
-        let read = open.file.read_at(&mut buffer, start)?;
-        buffer.truncate(read);
+        let len = usize::try_from(stop.saturating_sub(start)).unwrap_or(0);
+        let mut buffer = self.folder.buffers.take(len);
+        let read = open.file.read_at(buffer.as_mut(), start)?;
+        let buffer = buffer.freeze(read);
         if let Some(seal) = unchecked
             && !verify_blocks(view, open, seal, &buffer, start)
         {
@@ -437,7 +437,7 @@ impl LogReader {
         let length = usize::try_from(end.saturating_sub(position))
             .unwrap_or(0)
             .min(buffer.len() - skip);
-        Ok(Some(buffer.freeze().slice(skip..skip + length)))
+        Ok(Some(buffer.slice(skip..skip + length)))
     }
 }
 
@@ -517,72 +517,65 @@ enum Taken {
     Bad,
 }
 
+/// How far a read may go, both exclusive.
+#[derive(Clone, Copy)]
+struct Ends {
+    /// What readers may see; a batch beyond it comes later.
+    visible: Offset,
+    /// No batch of the segment goes beyond this: one that claims to is damaged.
+    segment: Offset,
+}
+
 /// Whole batches from the front of `chunk`, whose first one holds `from`.
 fn take_batches(
     chunk: &[u8],
     from: Offset,
-    visible_end: Offset,
+    ends: Ends,
     max_bytes: usize,
     check_crc: bool,
 ) -> Taken {
     let mut taken = 0;
     let mut next_offset = from;
+    // Why no further batch is taken, if it is the first.
+    let mut refused = None;
     while let Ok(header) = BatchHeader::parse(&chunk[taken..]) {
         let total = header.total_bytes();
         let first = taken == 0;
-        let right = if first {
+        let follows = if first {
             header.base_offset <= from && from < header.next_offset()
         } else {
             header.base_offset == next_offset && header.next_offset() > next_offset
         };
-        if !right || total > BATCH_BYTES_MAX {
-            return if first {
-                Taken::Bad
-            } else {
-                Taken::Batches {
-                    bytes: taken,
-                    next_offset,
-                }
-            };
-        }
-        if header.next_offset() > visible_end {
-            return if first {
-                Taken::NotVisible
-            } else {
-                Taken::Batches {
-                    bytes: taken,
-                    next_offset,
-                }
-            };
-        }
-        if first && total > chunk.len() {
-            return Taken::More(total);
-        }
-        if !first && (taken + total > max_bytes || taken + total > chunk.len()) {
+        if !follows || header.next_offset() > ends.segment || total > BATCH_BYTES_MAX {
+            refused = Some(Taken::Bad);
             break;
         }
-        if check_crc && verify_crc(&chunk[taken..taken + total]).is_err() {
-            return if first {
-                Taken::Bad
-            } else {
-                Taken::Batches {
-                    bytes: taken,
-                    next_offset,
-                }
-            };
+        let whole = chunk.get(taken..taken + total);
+        if check_crc && whole.is_some_and(|batch| verify_crc(batch).is_err()) {
+            refused = Some(Taken::Bad);
+            break;
+        }
+        if header.next_offset() > ends.visible {
+            refused = Some(Taken::NotVisible);
+            break;
+        }
+        if whole.is_none() {
+            refused = Some(Taken::More(total));
+            break;
+        }
+        if !first && taken + total > max_bytes {
+            break;
         }
         taken += total;
         next_offset = header.next_offset();
     }
-    if taken > 0 {
-        return Taken::Batches {
+    match refused {
+        _ if taken > 0 => Taken::Batches {
             bytes: taken,
             next_offset,
-        };
-    }
-    if chunk.len() < HEADER_BYTES {
-        Taken::More(HEADER_BYTES)
-    } else {
-        Taken::Bad
+        },
+        Some(refused) => refused,
+        None if chunk.len() < HEADER_BYTES => Taken::More(HEADER_BYTES),
+        None => Taken::Bad,
     }
 }

@@ -290,6 +290,9 @@ impl<'a> Scan<'a> {
     /// was recorded is not believed: the first flush of an epoch records it
     /// before anything of it is promised.
     fn epoch_fits(&self, header: &BatchHeader, flushed_end: Offset, state: &Replayed) -> bool {
+        if !state.epochs.fits(header.leader_epoch, header.base_offset) {
+            return false;
+        }
         if header.base_offset < flushed_end {
             let known = state.epochs.at(header.base_offset);
             return self.found.record_lost

@@ -387,3 +387,66 @@ fn many_segments_that_were_never_flushed_survive_a_kill_and_then_a_power_loss() 
     );
     assert_eq!(read_all(&log.reader(), 0).len(), 60);
 }
+
+#[test]
+fn damaged_bytes_that_take_no_offset_are_stepped_over_however_a_reader_comes_there() {
+    // A bad copy of batch 21 lies before the good one: no record is lost, and the
+    // bad one is never served, not even to a reader that goes on right before it.
+    let prepared = prepared(11);
+    let ends = batch_ends(&prepared.file);
+    let mut bytes = prepared.file[..ends[21]].to_vec();
+    bytes[ends[20] + 70] ^= 1;
+    bytes.extend_from_slice(&prepared.file[ends[20]..]);
+    let (_, log, report) = prepared.start_with(&bytes, false);
+    assert_eq!(
+        (report.kept_to, report.cut_bytes, report.damaged),
+        (Offset(25), 0, vec![])
+    );
+    let reader = log.reader();
+    for _ in 0..2 {
+        let mut next = Offset(0);
+        while next < end(&reader) {
+            let outcome = reader.read(next, end(&reader), 1).expect("readable");
+            // `records` checks each batch's checksum.
+            assert_eq!(records(&outcome.batches)[0].0, next.0);
+            assert_eq!(outcome.next_offset, next.plus(1));
+            next = outcome.next_offset;
+        }
+    }
+}
+
+#[test]
+fn a_segment_that_lost_all_its_bytes_before_its_first_flush_fails_nobodys_flush() {
+    // It ends where the one before it does, and both want their state kept there.
+    let node = Node::new(12);
+    let mut log = node.log(config());
+    for n in 0..60 {
+        append(&mut log, batch(&[sized(n, 400)]), NOW);
+    }
+    drop(log);
+    let node = node.killed();
+    let bases = node.segments();
+    let (emptied, next) = (bases[2], bases[3]);
+    let file = node.fs.open(&node.segment_path(emptied), false);
+    file.expect("there").set_len(0).expect("emptied");
+    let (mut log, report) = node.recover(config());
+    assert_eq!(report.kept_to, Offset(60));
+    let all = |log: &PartitionLog| {
+        let (found, damaged) = read_around_damage(&log.reader(), 0);
+        assert_eq!(damaged, [(emptied, next)]);
+        assert_eq!(
+            found.len() as i64,
+            log.bounds().log_end.0 - (next - emptied)
+        );
+    };
+    all(&log);
+    append(&mut log, batch(&[rec("after")]), NOW);
+    assert_eq!(flush(&mut log), Offset(61));
+    log.check().expect("sound");
+    all(&log);
+    drop(log);
+    let node = node.power_lost();
+    let (log, report) = node.recover(config());
+    assert_eq!(report.kept_to, Offset(61));
+    all(&log);
+}
