@@ -15,13 +15,17 @@ use crate::{
     store::{self, StoreError, Written},
 };
 use futures::future::BoxFuture;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_metastore::Metastore;
 use talweg_proto::controller::v1::{
     HeartbeatAck, NodeSessionResponse, SessionFenced, node_session_response::Frame,
 };
-use talweg_types::TimestampMs;
+use talweg_types::{NodeId, TimestampMs};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, MissedTickBehavior},
@@ -48,6 +52,8 @@ pub struct Term {
     started: Instant,
     session_timeout: Duration,
     peers: BTreeMap<StreamId, Peer>,
+    /// Said goodbye; watchers are told next.
+    left: BTreeSet<NodeId>,
     calls: BTreeMap<CallId, oneshot::Sender<Result<Answer, Refusal>>>,
     next_call: u64,
     writing: Option<BoxFuture<'static, Result<Written, StoreError>>>,
@@ -81,6 +87,7 @@ impl Term {
             started,
             session_timeout,
             peers: BTreeMap::new(),
+            left: BTreeSet::new(),
             calls: BTreeMap::new(),
             next_call: 0,
             writing: None,
@@ -108,12 +115,26 @@ impl Term {
                     Err(StoreError::NotElected) => return Ok(Ended::Lost),
                     Err(error) => return Err(error),
                 },
-                _ = tick.tick() => self.event(Event::Tick),
+                _ = tick.tick() => {
+                    self.hear(&mut mailbox);
+                    self.event(Event::Tick);
+                }
                 message = mailbox.recv() => match message {
                     Some(message) => self.on_message(message),
                     None => return Ok(Ended::Stopped),
                 },
             }
+        }
+    }
+
+    /// All that has come so far: a sign of life that waits to be read counts
+    /// before time does. Writes that end at once would keep it waiting.
+    fn hear(&mut self, mailbox: &mut mpsc::Receiver<Message>) {
+        for _ in 0..mailbox.len() {
+            let Ok(message) = mailbox.try_recv() else {
+                return;
+            };
+            self.on_message(message);
         }
     }
 
@@ -144,6 +165,9 @@ impl Term {
             Message::Node(event) => {
                 if let Event::StreamBroken { stream } | Event::Leaving { stream } = &event {
                     self.peers.remove(stream);
+                }
+                if let Event::Leaving { stream } = &event {
+                    self.left.extend(self.core.node_of(*stream));
                 }
                 self.event(event);
             }
@@ -190,7 +214,11 @@ impl Term {
             .iter()
             .filter(|node| self.core.session(**node).is_none())
         {
-            tracing::warn!(node_id = node.0, "node is gone");
+            if self.left.remove(node) {
+                tracing::info!(node_id = node.0, "node has left");
+            } else {
+                tracing::warn!(node_id = node.0, "node is gone");
+            }
         }
         match convert::delta(&self.core, &changed) {
             Some(delta) => self.hub.tell(&delta),

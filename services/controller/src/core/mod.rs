@@ -177,6 +177,11 @@ impl Core {
         self.sessions.get(node)
     }
 
+    /// The node whose session this stream holds.
+    pub fn node_of(&self, stream: StreamId) -> Option<NodeId> {
+        self.sessions.node_of(stream)
+    }
+
     /// A write is under way.
     pub fn is_writing(&self) -> bool {
         self.jobs.writing.is_some()
@@ -196,7 +201,8 @@ impl Core {
         let mut effects = Vec::new();
         self.sessions.on_time(now.monotonic);
         match event {
-            Event::Tick => {}
+            // Only here: whoever drives the core delivers what was said before.
+            Event::Tick => self.end_silent_sessions(now, &mut effects),
             Event::Register {
                 stream,
                 registration,
@@ -222,7 +228,6 @@ impl Core {
             Event::Written { revision } => self.on_written(revision),
             Event::Reloaded { view } => self.on_reloaded(*view),
         }
-        self.end_silent_sessions(now, &mut effects);
         self.pump(now, &mut effects);
         // The check looks at everything; large clusters are left to the tests.
         debug_assert!(self.view.partitions.len() > CHECKED_PARTITIONS || self.check() == Ok(()));

@@ -190,6 +190,10 @@ impl Sessions {
         self.streams.insert(stream, None);
     }
 
+    pub(super) fn node_of(&self, stream: StreamId) -> Option<NodeId> {
+        self.streams.get(&stream).copied().flatten()
+    }
+
     /// The stream of a registration is still there.
     pub(super) fn is_open(&self, stream: StreamId) -> bool {
         self.streams.contains_key(&stream)

@@ -199,8 +199,12 @@ impl Session {
         Self::begin(controller, asking).await.expect("registered")
     }
 
-    pub async fn leave(self) {
+    /// As the planes do it: the goodbye has arrived when the controller ends the
+    /// stream; a stream that is dropped before may take it along.
+    pub async fn leave(mut self) {
         send(&self.frames, Ask::Leaving(NodeLeaving {})).await;
+        let ended = async { while let Ok(Some(_)) = self.answers.message().await {} };
+        within("the end of the session", ended).await;
     }
 
     /// The next answer that is not an ack.
