@@ -1,13 +1,9 @@
 //! `talweg-controller`: a controller as a process, with the embedded store.
 
-use anyhow::Context;
 use clap::Parser;
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 use talweg_controller::{ControllerConfig, open_store, start};
-use talweg_kit::{
-    config::{CommonArgs, load},
-    shutdown, telemetry,
-};
+use talweg_kit::{config::CommonArgs, process, shutdown};
 
 /// The cluster's metadata: topics, leaders, nodes.
 #[derive(Parser)]
@@ -26,37 +22,23 @@ struct Args {
     http: Option<String>,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() {
     let args = Args::parse();
     let flags = [
         ("data_dir", args.data_dir.clone()),
         ("grpc", args.grpc.clone()),
         ("http", args.http.clone()),
     ];
-    let loaded = load::<ControllerConfig>(&args.common, &flags)?;
-    if args.common.print_config {
-        print!("{}", loaded.render());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")?;
-    let code = runtime.block_on(run(loaded.value));
-    // The store's thread may hang on a disk; it must not hold the process.
-    runtime.shutdown_background();
-    code
+    process::run(
+        "talweg-controller",
+        &args.common,
+        &flags,
+        |config: &ControllerConfig| (&config.grpc, &config.telemetry),
+        serve,
+    )
 }
 
-async fn run(config: ControllerConfig) -> anyhow::Result<ExitCode> {
-    let telemetry = telemetry::init("talweg-controller", &config.grpc, &config.telemetry)?;
-    let code = serve(config).await;
-    // An exporter that is gone must not hold the process.
-    let _ = tokio::time::timeout(Duration::from_millis(300), telemetry.finish()).await;
-    code
-}
-
-async fn serve(config: ControllerConfig) -> anyhow::Result<ExitCode> {
+async fn serve(config: ControllerConfig) -> anyhow::Result<bool> {
     let signal = shutdown::on_signals()?;
     let drain = Duration::from_millis(config.drain_ms);
     let store = open_store(&config).await?;
@@ -70,10 +52,10 @@ async fn serve(config: ControllerConfig) -> anyhow::Result<ExitCode> {
     }
     let code = tokio::select! {
         biased;
-        () = signal.cancelled() => ExitCode::SUCCESS,
+        () = signal.cancelled() => true,
         error = handle.join() => {
             tracing::error!(%error, "this process must stop");
-            ExitCode::FAILURE
+            false
         }
     };
     handle.stop(drain).await;
