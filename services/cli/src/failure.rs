@@ -5,7 +5,7 @@
 //! as one line. A reader of our output that has gone is no failure.
 
 use serde_json::json;
-use std::{io, process::ExitCode};
+use std::io;
 use talweg_kit::errors::{ErrorCode, Refusal};
 
 /// Why a command did not succeed.
@@ -53,14 +53,14 @@ impl Failure {
     }
 
     /// Tells it on standard error and gives the exit code.
-    pub fn report(&self, json: bool) -> ExitCode {
+    pub fn report(&self, json: bool) -> u8 {
         match self {
             Self::Refused(refusal) => {
                 eprintln!("{}", error_line(refusal, json));
-                ExitCode::from(1)
+                1
             }
-            Self::Reported => ExitCode::from(1),
-            Self::OutputClosed => ExitCode::SUCCESS,
+            Self::Reported => 1,
+            Self::OutputClosed => 0,
             Self::Usage(message) => {
                 let refusal = Refusal::new(ErrorCode::InvalidArgument, message);
                 let line = if json {
@@ -69,7 +69,7 @@ impl Failure {
                     format!("error: {message}")
                 };
                 eprintln!("{line}");
-                ExitCode::from(2)
+                2
             }
         }
     }

@@ -1,7 +1,7 @@
 //! `talweg`: the command line. Everything is in the library.
 
-use std::process::ExitCode;
+use talweg_kit::process::exit_now;
 
-fn main() -> ExitCode {
-    talweg::run(std::env::args_os())
+fn main() {
+    exit_now(talweg::run(std::env::args_os()))
 }

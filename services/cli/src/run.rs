@@ -7,10 +7,10 @@ use crate::{
     produce, topic,
 };
 use clap::Parser;
-use std::{ffi::OsString, process::ExitCode};
+use std::ffi::OsString;
 
 /// Runs one command: 0 done, 1 failed, 2 wrong usage.
-pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
+pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     let words: Vec<OsString> = words.into_iter().collect();
     let cli = match Cli::try_parse_from(&words) {
         Ok(cli) => cli,
@@ -18,13 +18,13 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let globals = cli.globals;
     match execute(&globals, cli.command) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => 0,
         Err(failure) => failure.report(globals.json),
     }
 }
 
 /// Help and version are good ends; everything else is wrong usage.
-fn refuse(error: &clap::Error, json: bool) -> ExitCode {
+fn refuse(error: &clap::Error, json: bool) -> u8 {
     if json && error.use_stderr() {
         let text = error.render().to_string();
         let message = text.trim_start_matches("error: ").trim().to_owned();
@@ -32,7 +32,7 @@ fn refuse(error: &clap::Error, json: bool) -> ExitCode {
     }
     // Where it was to be printed has gone: nobody to tell.
     drop(error.print());
-    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+    u8::try_from(error.exit_code()).unwrap_or(2)
 }
 
 fn execute(globals: &Globals, command: Command) -> Result<(), Failure> {

@@ -1,13 +1,9 @@
 //! `talweg-gateway`: a gateway as a process.
 
-use anyhow::Context;
 use clap::Parser;
-use std::{process::ExitCode, time::Duration};
+use std::time::Duration;
 use talweg_gateway::{GatewayConfig, start};
-use talweg_kit::{
-    config::{CommonArgs, load},
-    shutdown, telemetry,
-};
+use talweg_kit::{config::CommonArgs, process, shutdown};
 
 /// Terminates client streams and routes them to partition leaders.
 #[derive(Parser)]
@@ -26,7 +22,7 @@ struct Args {
     http: Option<String>,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() {
     let args = Args::parse();
     let controllers = (!args.controllers.is_empty()).then(|| args.controllers.join(","));
     let flags = [
@@ -34,29 +30,16 @@ fn main() -> anyhow::Result<ExitCode> {
         ("grpc", args.grpc.clone()),
         ("http", args.http.clone()),
     ];
-    let loaded = load::<GatewayConfig>(&args.common, &flags)?;
-    if args.common.print_config {
-        print!("{}", loaded.render());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")?;
-    let code = runtime.block_on(run(loaded.value));
-    runtime.shutdown_background();
-    code
+    process::run(
+        "talweg-gateway",
+        &args.common,
+        &flags,
+        |config: &GatewayConfig| (&config.grpc, &config.telemetry),
+        serve,
+    )
 }
 
-async fn run(config: GatewayConfig) -> anyhow::Result<ExitCode> {
-    let telemetry = telemetry::init("talweg-gateway", &config.grpc, &config.telemetry)?;
-    let code = serve(config).await;
-    // An exporter that is gone must not hold the process.
-    let _ = tokio::time::timeout(Duration::from_millis(300), telemetry.finish()).await;
-    code
-}
-
-async fn serve(config: GatewayConfig) -> anyhow::Result<ExitCode> {
+async fn serve(config: GatewayConfig) -> anyhow::Result<bool> {
     let signal = shutdown::on_signals()?;
     let drain = Duration::from_millis(config.drain_ms);
     let handle = start(config).await?;
@@ -68,5 +51,5 @@ async fn serve(config: GatewayConfig) -> anyhow::Result<ExitCode> {
     }
     signal.cancelled().await;
     handle.stop(drain).await;
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }

@@ -16,7 +16,7 @@ pub struct GatewayMetrics {
     /// Payload bytes sent to readers, both forms.
     pub bytes_out: IntCounter,
     pub renumberings: IntCounter,
-    /// From a batch's hand-over to its answer, seconds.
+    /// From a batch's oldest record to its answer, seconds.
     pub delivery_seconds: Histogram,
     /// Revision of the view.
     pub view_revision: IntGauge,
@@ -45,7 +45,7 @@ impl GatewayMetrics {
             ),
             delivery_seconds: metrics.histogram(
                 "gateway_delivery_seconds",
-                "From handing a batch over to its answer.",
+                "From a batch's oldest record to its answer.",
                 LATENCY_BUCKETS,
             ),
             view_revision: metrics.gauge("gateway_view_revision", "Revision of the metadata view."),

@@ -9,5 +9,6 @@ pub mod errors;
 pub mod health;
 pub mod metrics;
 pub mod net;
+pub mod process;
 pub mod shutdown;
 pub mod telemetry;

@@ -1,12 +1,8 @@
 //! `talweg-storage`: a storage node as a process.
 
-use anyhow::Context;
 use clap::Parser;
-use std::{process::ExitCode, time::Duration};
-use talweg_kit::{
-    config::{CommonArgs, load},
-    shutdown, telemetry,
-};
+use std::time::Duration;
+use talweg_kit::{config::CommonArgs, process, shutdown};
 use talweg_storage::{StorageConfig, start};
 
 /// A node that keeps partition logs.
@@ -29,7 +25,7 @@ struct Args {
     http: Option<String>,
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() {
     let args = Args::parse();
     let list = |values: &[String]| (!values.is_empty()).then(|| values.join(","));
     let flags = [
@@ -38,30 +34,16 @@ fn main() -> anyhow::Result<ExitCode> {
         ("grpc", args.grpc.clone()),
         ("http", args.http.clone()),
     ];
-    let loaded = load::<StorageConfig>(&args.common, &flags)?;
-    if args.common.print_config {
-        print!("{}", loaded.render());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")?;
-    let code = runtime.block_on(run(loaded.value));
-    // Workers that hang on a disk must not hold the process.
-    runtime.shutdown_background();
-    code
+    process::run(
+        "talweg-storage",
+        &args.common,
+        &flags,
+        |config: &StorageConfig| (&config.grpc, &config.telemetry),
+        serve,
+    )
 }
 
-async fn run(config: StorageConfig) -> anyhow::Result<ExitCode> {
-    let telemetry = telemetry::init("talweg-storage", &config.grpc, &config.telemetry)?;
-    let code = serve(config).await;
-    // An exporter that is gone must not hold the process.
-    let _ = tokio::time::timeout(Duration::from_millis(300), telemetry.finish()).await;
-    code
-}
-
-async fn serve(config: StorageConfig) -> anyhow::Result<ExitCode> {
+async fn serve(config: StorageConfig) -> anyhow::Result<bool> {
     let signal = shutdown::on_signals()?;
     let drain = Duration::from_millis(config.drain_ms);
     let handle = start(config).await?;
@@ -78,12 +60,12 @@ async fn serve(config: StorageConfig) -> anyhow::Result<ExitCode> {
         biased;
         () = signal.cancelled() => {
             handle.stop(drain).await;
-            Ok(ExitCode::SUCCESS)
+            Ok(true)
         }
         stopped = handle.join() => {
             tracing::error!(%stopped, "this process must stop");
             handle.stop(Duration::ZERO).await;
-            Ok(ExitCode::FAILURE)
+            Ok(false)
         }
     }
 }

@@ -167,24 +167,12 @@ impl DeliveryCore {
             done,
             duplicates: ack.duplicates,
         };
-        let up_to = ack.up_to;
-        let freed = lane.on_ack(link, ack);
-        self.forget(link, up_to, partition);
+        let flights = &mut self.flights;
+        let freed = lane.on_ack(link, ack, |sequence| {
+            flights.remove(&(link, sequence));
+        });
         self.sweep(partition);
         freed
-    }
-
-    /// Forgets where the partition's sequences up to one are in flight.
-    fn forget(&mut self, link: LinkId, up_to: u64, partition: TopicPartition) {
-        let done: Vec<(LinkId, u64)> = self
-            .flights
-            .range((link, 0)..=(link, up_to))
-            .filter(|(_, at)| **at == partition)
-            .map(|(key, _)| *key)
-            .collect();
-        for key in done {
-            self.flights.remove(&key);
-        }
     }
 
     /// A refusal came on `link`.

@@ -226,7 +226,13 @@ impl Lane {
         self.entries.iter().enumerate().filter_map(flies).collect()
     }
 
-    pub fn on_ack(&mut self, link: LinkId, ack: LaneAck<'_>) -> Freed {
+    /// `answered`: told each sequence that it answers.
+    pub fn on_ack(
+        &mut self,
+        link: LinkId,
+        ack: LaneAck<'_>,
+        mut answered: impl FnMut(u64),
+    ) -> Freed {
         let mut freed = Freed::default();
         let flying = self.flying(link, ack.up_to);
         let repeats = mark_repeats(ack.base_offsets, ack.duplicates);
@@ -240,6 +246,9 @@ impl Lane {
                 ..ack.done
             };
             let entry = &mut self.entries[at];
+            if let State::InFlight(sequence) | State::Ghost(sequence) = entry.state {
+                answered(sequence);
+            }
             entry.state = match entry.state {
                 State::InFlight(_) => State::Answered(Box::new(Outcome::Done(done))),
                 _ => State::Gone,

@@ -11,6 +11,8 @@
 //! A stream that drains keeps serving until its successor is open
 //! (make-before-break) or until it ends.
 
+mod placing;
+
 use super::event::{Data, FetchData, FetchEvent, Interest, StartAt};
 use super::part::{Part, Place};
 use super::source::Source;
@@ -180,132 +182,6 @@ impl FetchCore {
         }
     }
 
-    /// Places what has no place, grants credit. Effects follow.
-    pub fn pump(&mut self, now: u64, routes: &dyn Routes) {
-        let mut adds: BTreeMap<LinkId, Vec<v1::FetchPartition>> = BTreeMap::new();
-        for partition in std::mem::take(&mut self.unplaced) {
-            if self
-                .parts
-                .get(&partition)
-                .is_some_and(|part| part.retry_at > now)
-            {
-                self.unplaced.insert(partition);
-                continue;
-            }
-            match routes.route(partition) {
-                Route::To(target) => self.place(partition, target, now, &mut adds),
-                Route::Wait(refusal) => self.fail(partition, refusal, now),
-                Route::Gone(refusal) => self.stop(partition, refusal),
-            }
-        }
-        for (link, add) in adds {
-            self.update(
-                link,
-                v1::FetchUpdate {
-                    add,
-                    ..Default::default()
-                },
-            );
-        }
-        self.grant(now);
-    }
-
-    fn place(
-        &mut self,
-        partition: TopicPartition,
-        target: Target,
-        now: u64,
-        adds: &mut BTreeMap<LinkId, Vec<v1::FetchPartition>>,
-    ) {
-        let link = self.link_to(&target, now);
-        let open = link
-            .and_then(|link| self.sources.get(&link))
-            .is_some_and(|source| source.opened);
-        match link.filter(|_| open) {
-            Some(link) => {
-                let token = self.token();
-                let Some(part) = self.parts.get_mut(&partition) else {
-                    return;
-                };
-                part.token = token;
-                part.place = Place::On(link, target);
-                adds.entry(link).or_default().push(part.request());
-            }
-            // Once it is open, or may be dialled again, it is asked once more.
-            None => {
-                self.unplaced.insert(partition);
-                if let Some(part) = self.parts.get_mut(&partition) {
-                    part.waits_for(&target, now);
-                }
-            }
-        }
-    }
-
-    fn link_to(&mut self, target: &Target, now: u64) -> Option<LinkId> {
-        if let Some(link) = self.current.get(target) {
-            return Some(*link);
-        }
-        if self.dials.get(target).is_some_and(|(at, _)| *at > now) {
-            return None;
-        }
-        let id = LinkId(self.next_link);
-        self.next_link += 1;
-        let largest = self.largest_batch();
-        let bytes = self
-            .share()
-            .max(largest)
-            .min(limits::FETCH_CREDIT_BYTES_MAX as i64);
-        let source = Source::new(id, target.clone(), bytes, now);
-        let open = v1::FetchOpen {
-            client_id: self.config.client_id.clone(),
-            credit: Some(v1::Credit {
-                bytes,
-                records: source.records,
-            }),
-            form: self.config.form.into(),
-            isolation: self.config.isolation.into(),
-            rack: self.config.rack.clone(),
-            ..v1::FetchOpen::default()
-        };
-        self.effects.push(Effect::Open(id, target.clone()));
-        self.effects
-            .push(Effect::Send(id, fetch_request::Frame::Open(open)));
-        self.sources.insert(id, source);
-        self.current.insert(target.clone(), id);
-        Some(id)
-    }
-
-    fn share(&self) -> i64 {
-        let live = self
-            .sources
-            .values()
-            .filter(|source| !source.draining)
-            .count();
-        self.target_bytes.max(0) / i64::try_from(live.max(1)).unwrap_or(1)
-    }
-
-    fn grant(&mut self, now: u64) {
-        if self.target_bytes <= 0 {
-            return;
-        }
-        let (share, largest) = (self.share(), self.largest_batch());
-        for source in self
-            .sources
-            .values_mut()
-            .filter(|it| it.opened && !it.draining)
-        {
-            let most = share.min(limits::FETCH_CREDIT_BYTES_MAX as i64);
-            if let Some((bytes, records)) = source.top_up(most, largest) {
-                let credit = v1::Credit { bytes, records };
-                source.said_ms = now;
-                self.effects.push(Effect::Send(
-                    source.id,
-                    fetch_request::Frame::Credit(credit),
-                ));
-            }
-        }
-    }
-
     /// A frame came.
     pub fn on_frame(&mut self, link: LinkId, frame: Frame, now: u64) {
         let Some(source) = self.sources.get_mut(&link) else {
@@ -371,6 +247,14 @@ impl FetchCore {
             self.events.push(FetchEvent::Started(begin));
         }
         self.events.push(FetchEvent::Data(data));
+    }
+
+    /// As if a frame of this payload had come.
+    #[cfg(test)]
+    pub(super) fn on_payload_for_test(&mut self, link: LinkId, bytes: i64) {
+        if let Some(source) = self.sources.get_mut(&link) {
+            source.on_payload(bytes, 1);
+        }
     }
 
     fn on_position(&mut self, position: v1::PartitionPosition) {

@@ -13,6 +13,9 @@ mod part;
 mod source;
 mod upstream;
 
+#[cfg(test)]
+mod tests;
+
 pub use core::{Effect, FetchCore, FetchCoreConfig};
 pub use event::{Data, FetchData, FetchEvent, Interest, StartAt};
 pub use fetcher::{FetchStart, FetchedRecord, Fetcher, FetcherConfig, decode_frame};

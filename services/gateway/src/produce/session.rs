@@ -6,6 +6,9 @@
 //! Always true: every stream sequence is answered exactly once (acks 0: done
 //! is told by credit alone), and what is answered gives its credit back.
 
+mod packing;
+mod settling;
+
 use super::{
     answers::{Answers, id},
     check::{self, Rules},
@@ -90,6 +93,18 @@ struct Ticket {
     amount: Amount,
     /// Acks 0: done is told by credit alone.
     silent: bool,
+    /// When its oldest record came.
+    since_ms: u64,
+}
+
+/// What happened since it was last asked for; for metrics.
+#[derive(Default)]
+pub struct Stats {
+    /// Batches handed over, and their bytes.
+    pub batches: u64,
+    pub bytes: u64,
+    /// Of each batch that ended: from its oldest record to its answer, milliseconds.
+    pub delivered_ms: Vec<u64>,
 }
 
 enum Answered {
@@ -113,6 +128,7 @@ pub struct Session {
     tickets: BTreeMap<u64, Ticket>,
     next_ticket: u64,
     answers: Answers,
+    stats: Stats,
 }
 
 impl Session {
@@ -132,6 +148,7 @@ impl Session {
             tickets: BTreeMap::new(),
             next_ticket: 0,
             answers: Answers::default(),
+            stats: Stats::default(),
         }
     }
 
@@ -161,6 +178,11 @@ impl Session {
     /// The next frame for the client.
     pub fn next_answer(&mut self) -> Option<Frame> {
         self.answers.pop()
+    }
+
+    /// What happened since the last call.
+    pub fn take_stats(&mut self) -> Stats {
+        std::mem::take(&mut self.stats)
     }
 
     /// Everything accepted is answered, and every answer taken.
@@ -385,332 +407,6 @@ impl Session {
         self.next_sequence = sequences.end;
         self.uncounted = uncounted;
         Ok(())
-    }
-
-    // Packing
-
-    /// Puts a checked record into its partition's pack; says which.
-    fn pack(
-        &mut self,
-        rules: &Rules<'_>,
-        record: &v1::Record,
-        (sequence, amount): (u64, Amount),
-        acks: Acks,
-        now: Now,
-        lanes: &mut impl Lanes,
-    ) -> TopicPartition {
-        let topic = rules.topic;
-        let partition = TopicPartition {
-            topic_id: topic.id,
-            partition: self.partitioner.partition(topic, record, now.wall_ms),
-        };
-        let keyed = !record.idempotency_key.is_empty();
-        let size = record_bytes(
-            record.key.as_deref(),
-            record.value.as_deref(),
-            check::headers(record),
-        ) + 20 * record.headers.len();
-        if self
-            .packs
-            .get(&partition)
-            .is_some_and(|pack| keyed || !pack.fits(size, fill_limit(topic)))
-        {
-            self.seal(partition, Some(topic), lanes);
-        }
-        let codec = self.opening.compression.unwrap_or(topic.config.compression);
-        let (linger, timeout) = (self.opening.linger_ms, self.opening.delivery_timeout_ms);
-        let builders = &mut self.builders;
-        let pack = self.packs.entry(partition).or_insert_with(|| Pack {
-            codec,
-            builder: builders.take(codec),
-            sequences: Vec::new(),
-            amount: Amount::default(),
-            acks,
-            linger_ms: now.mono_ms.saturating_add(linger),
-            deadline_ms: now.mono_ms.saturating_add(timeout),
-        });
-        let (key, value) = (record.key.as_deref(), record.value.as_deref());
-        match pack
-            .builder
-            .push(rules.timestamp(record), key, value, check::headers(record))
-        {
-            Ok(()) => {
-                pack.sequences.push(sequence);
-                pack.amount.add(amount);
-                if keyed {
-                    self.seal_as(partition, Some(topic), Numbering::Keyed, lanes);
-                }
-            }
-            Err(error) => {
-                self.credit.give_back(amount);
-                let refusal = error.into();
-                self.answers.refusal(
-                    Some(id(partition)),
-                    Some(partition.partition.0),
-                    [sequence],
-                    &refusal,
-                );
-            }
-        }
-        partition
-    }
-
-    fn seal(
-        &mut self,
-        partition: TopicPartition,
-        topic: Option<&TopicView>,
-        lanes: &mut impl Lanes,
-    ) {
-        self.seal_as(partition, topic, Numbering::Ours, lanes);
-    }
-
-    /// Hands a pack over. A record that repeats are recognised of by its key is
-    /// not numbered: a leader that knows the key would leave the number unused.
-    fn seal_as(
-        &mut self,
-        partition: TopicPartition,
-        topic: Option<&TopicView>,
-        numbering: Numbering,
-        lanes: &mut impl Lanes,
-    ) {
-        let Some(mut pack) = self.packs.remove(&partition) else {
-            return;
-        };
-        if let Some(topic) = topic {
-            self.partitioner.on_sealed(topic, partition.partition);
-        }
-        if pack.sequences.is_empty() {
-            return self.builders.give_back(pack.codec, pack.builder);
-        }
-        let count = i32::try_from(pack.sequences.len()).unwrap_or(i32::MAX);
-        let numbers = match numbering {
-            Numbering::Ours => self.number(partition),
-            _ => None,
-        };
-        match numbers {
-            Some(numbers) => pack
-                .builder
-                .set_producer(numbers.id, numbers.epoch, numbers.next),
-            None => {
-                pack.builder
-                    .set_producer(ProducerId::NONE, ProducerEpoch::NONE, Sequence::NONE)
-            }
-        }
-        let built = pack.builder.build_with(&mut self.encoders);
-        self.builders.give_back(pack.codec, pack.builder);
-        let limit = topic.map_or(limits::MAX_MESSAGE_BYTES_RANGE.1, |topic| {
-            topic.config.max_message_bytes
-        });
-        let bytes = match built {
-            Ok(bytes) if bytes.len() <= limit as usize => bytes,
-            Ok(bytes) => {
-                return self.refuse_pack(
-                    partition,
-                    &pack.sequences,
-                    pack.amount,
-                    batch_too_large(limit, bytes.len()),
-                );
-            }
-            Err(error) => {
-                return self.refuse_pack(partition, &pack.sequences, pack.amount, error.into());
-            }
-        };
-        if let Some(numbers) = self
-            .numbers
-            .get_mut(&partition)
-            .filter(|_| numbers.is_some())
-        {
-            numbers.next = numbers.next.plus(count);
-        }
-        let batch = Batch {
-            ticket: self.next_ticket,
-            bytes,
-            records: count.unsigned_abs(),
-            numbering,
-            deadline_ms: pack.deadline_ms,
-        };
-        self.hand_over(
-            partition,
-            pack.acks,
-            batch,
-            Answered::Records(pack.sequences),
-            pack.amount,
-            lanes,
-        );
-    }
-
-    fn refuse_pack(
-        &mut self,
-        partition: TopicPartition,
-        sequences: &[u64],
-        amount: Amount,
-        refusal: Refusal,
-    ) {
-        self.credit.give_back(amount);
-        let sequences = sequences.iter().copied();
-        self.answers.refusal(
-            Some(id(partition)),
-            Some(partition.partition.0),
-            sequences,
-            &refusal,
-        );
-    }
-
-    fn number(&mut self, partition: TopicPartition) -> Option<Numbers> {
-        let id = self.producer?;
-        let first = Numbers {
-            id,
-            epoch: ProducerEpoch(0),
-            next: Sequence(0),
-        };
-        Some(*self.numbers.entry(partition).or_insert(first))
-    }
-
-    fn hand_over(
-        &mut self,
-        partition: TopicPartition,
-        acks: Acks,
-        batch: Batch,
-        what: Answered,
-        amount: Amount,
-        lanes: &mut impl Lanes,
-    ) {
-        self.tickets.insert(
-            self.next_ticket,
-            Ticket {
-                what,
-                amount,
-                silent: acks == Acks::Zero,
-            },
-        );
-        self.next_ticket += 1;
-        lanes.offer(partition, acks, batch);
-    }
-
-    // Time and answers
-
-    /// When [`Self::on_time`] has something to do.
-    pub fn next_time(&self, now: Now) -> Option<u64> {
-        let time = |pack: &Pack| {
-            if pack.is_due(now.mono_ms) {
-                pack.deadline_ms
-            } else {
-                pack.linger_ms
-            }
-        };
-        self.packs.values().map(time).min()
-    }
-
-    /// Hands over what has waited long enough: what there is room for, and what
-    /// is late, so that it ends.
-    pub fn on_time(&mut self, view: &View, now: Now, lanes: &mut impl Lanes) {
-        let goes = |(at, pack): (&TopicPartition, &Pack)| {
-            let goes =
-                pack.is_late(now.mono_ms) || (pack.is_due(now.mono_ms) && lanes.has_room(*at));
-            goes.then_some(*at)
-        };
-        let due: Vec<TopicPartition> = self.packs.iter().filter_map(goes).collect();
-        for partition in due {
-            self.seal(
-                partition,
-                view.topic(partition.topic_id).map(|topic| &**topic),
-                lanes,
-            );
-        }
-    }
-
-    /// Hands over everything: nothing more is to come.
-    pub fn flush(&mut self, view: &View, lanes: &mut impl Lanes) {
-        let all: Vec<TopicPartition> = self.packs.keys().copied().collect();
-        for partition in all {
-            self.seal(
-                partition,
-                view.topic(partition.topic_id).map(|topic| &**topic),
-                lanes,
-            );
-        }
-    }
-
-    /// Answers what ended, and hands over what waited for it.
-    pub fn on_settled(
-        &mut self,
-        settled: Vec<Settled>,
-        view: &View,
-        now: Now,
-        lanes: &mut impl Lanes,
-    ) {
-        let mut touched: Vec<TopicPartition> = Vec::new();
-        for it in settled {
-            let Some(ticket) = self.tickets.remove(&it.ticket) else {
-                continue;
-            };
-            if touched.last() != Some(&it.partition) {
-                touched.push(it.partition);
-            }
-            self.credit.give_back(ticket.amount);
-            let partition = it.partition;
-            match (it.outcome, ticket.what) {
-                (Outcome::Done(_), _) if ticket.silent => self.answers.credit(ticket.amount),
-                (Outcome::Done(done), Answered::Records(sequences)) => {
-                    self.answers.records(partition, sequences, done);
-                }
-                (Outcome::Done(done), Answered::Batch(sequence)) => {
-                    self.answers.batch(partition, sequence, done);
-                }
-                (Outcome::Refused(refusal), what) => {
-                    let sequences = match what {
-                        Answered::Records(sequences) => sequences,
-                        Answered::Batch(sequence) => vec![sequence],
-                    };
-                    self.answers.refusal(
-                        Some(id(partition)),
-                        Some(partition.partition.0),
-                        sequences,
-                        &refusal,
-                    );
-                }
-            }
-        }
-        for partition in touched {
-            let waits = self.packs.get(&partition);
-            let due =
-                waits.is_some_and(|pack| pack.is_due(now.mono_ms) && lanes.has_room(partition));
-            if due || (waits.is_some() && lanes.is_idle(partition)) {
-                self.seal(
-                    partition,
-                    view.topic(partition.topic_id).map(|topic| &**topic),
-                    lanes,
-                );
-            }
-        }
-    }
-
-    /// Our numbers in this partition have a gap: a new epoch (or, after the
-    /// last one, `fresh`), from 0.
-    pub fn renumber(
-        &mut self,
-        partition: TopicPartition,
-        fresh: Option<ProducerId>,
-        lanes: &mut impl Lanes,
-    ) {
-        let Some(numbers) = self.numbers.get_mut(&partition) else {
-            return lanes.renumber(partition, &mut |_| None);
-        };
-        match numbers.epoch.0.checked_add(1) {
-            Some(epoch) => numbers.epoch = ProducerEpoch(epoch),
-            None => match fresh {
-                Some(id) => (numbers.id, numbers.epoch) = (id, ProducerEpoch(0)),
-                None => return lanes.renumber(partition, &mut |_| None),
-            },
-        }
-        numbers.next = Sequence(0);
-        lanes.renumber(partition, &mut |batch| {
-            let bytes = restamp(&batch.bytes, numbers.id, numbers.epoch, numbers.next)?;
-            numbers.next = numbers
-                .next
-                .plus(i32::try_from(batch.records).unwrap_or(i32::MAX));
-            Some(bytes)
-        });
     }
 }
 

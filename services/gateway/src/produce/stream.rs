@@ -162,6 +162,7 @@ impl ProduceStream {
                 self.count_answer(&answer);
                 self.send(answer).await?;
             }
+            self.count_stats();
             self.move_on().await?;
             if self.phase == Phase::Ending && self.session.is_quiet() {
                 if self.node.draining().is_some() {
@@ -286,11 +287,6 @@ impl ProduceStream {
                     .on_records(frame, &view, now, &mut self.upstream);
             }
             Some(produce_request::Frame::Batch(frame)) => {
-                self.node
-                    .metrics
-                    .bytes_in
-                    .inc_by(frame.batches.len() as u64);
-                self.node.metrics.batches_in.inc();
                 self.session
                     .on_batches(frame, &view, now, &mut self.upstream);
             }
@@ -308,6 +304,16 @@ impl ProduceStream {
             None => return Err(Ended::Refused(violation("a frame without content").into())),
         }
         Ok(())
+    }
+
+    fn count_stats(&mut self) {
+        let stats = self.session.take_stats();
+        let metrics = &self.node.metrics;
+        metrics.batches_in.inc_by(stats.batches);
+        metrics.bytes_in.inc_by(stats.bytes);
+        for ms in stats.delivered_ms {
+            metrics.delivery_seconds.observe(ms as f64 / 1_000.0);
+        }
     }
 
     fn count_answer(&self, answer: &Frame) {
