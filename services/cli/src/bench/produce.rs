@@ -180,7 +180,10 @@ impl Worker {
         let collecting = tokio::spawn(collect(collected));
         let mut sent = Ok(());
         while let Some(due) = pace.next_group(Instant::now()) {
-            tokio::time::sleep_until(due.at.into()).await;
+            // A sleep until now or the past still takes up to the timer's millisecond.
+            if due.at > Instant::now() {
+                tokio::time::sleep_until(due.at.into()).await;
+            }
             match self.send(due.records).await {
                 // The collector takes everything until we are done.
                 Ok(answer) => drop(
