@@ -40,22 +40,22 @@ pub struct Appended {
 }
 
 /// Batches accepted and not yet written, all for the active segment.
-struct Group {
-    staged: Vec<Staged>,
-    undo: Vec<(ProducerId, Option<Session>)>,
+pub(crate) struct Group {
+    pub staged: Vec<Staged>,
+    pub undo: Vec<(ProducerId, Option<Session>)>,
     start: Offset,
-    next: Offset,
-    bytes: u64,
+    pub next: Offset,
+    pub bytes: u64,
 }
 
-struct Staged {
-    prefix: [u8; STAMP_BYTES],
-    bytes: Bytes,
-    header: BatchHeader,
+pub(crate) struct Staged {
+    pub prefix: [u8; STAMP_BYTES],
+    pub bytes: Bytes,
+    pub header: BatchHeader,
 }
 
 impl Group {
-    fn at(start: Offset) -> Self {
+    pub(crate) fn at(start: Offset) -> Self {
         Self {
             staged: Vec::new(),
             undo: Vec::new(),
@@ -125,14 +125,18 @@ impl PartitionLog {
 
     /// Why nothing can be appended now, whatever it is.
     fn refusal(&self) -> Option<AppendError> {
+        let no_epoch = self.epoch == LeaderEpoch::NONE;
+        self.cannot_write()
+            .or_else(|| no_epoch.then_some(AppendError::Invalid("no leader epoch was begun")))
+    }
+
+    /// Why nothing can be written now, by a leader or a follower.
+    pub(crate) fn cannot_write(&self) -> Option<AppendError> {
         if self.deleted {
             return Some(AppendError::Deleted);
         }
         if let Some(why) = self.folder.failed() {
             return Some(AppendError::FolderFailed(why));
-        }
-        if self.epoch == LeaderEpoch::NONE {
-            return Some(AppendError::Invalid("no leader epoch was begun"));
         }
         self.folder.is_full().then_some(AppendError::DiskFull)
     }
@@ -182,7 +186,7 @@ impl PartitionLog {
         }
     }
 
-    fn must_roll(&self, staged_bytes: u64, batch_bytes: u64, now: TimestampMs) -> bool {
+    pub(crate) fn must_roll(&self, staged_bytes: u64, batch_bytes: u64, now: TimestampMs) -> bool {
         let size = self.active.as_ref().map_or(0, |active| active.size) + staged_bytes;
         let full = size > 0 && size + batch_bytes > u64::from(self.config.segment_bytes);
         full || (staged_bytes == 0 && self.is_old(now))
@@ -222,7 +226,7 @@ impl PartitionLog {
     }
 
     /// Writes the group and begins the next one, or takes everything back.
-    fn write(&mut self, group: &mut Group, now: TimestampMs) -> Result<(), AppendError> {
+    pub(crate) fn write(&mut self, group: &mut Group, now: TimestampMs) -> Result<(), AppendError> {
         if group.staged.is_empty() {
             return Ok(());
         }
@@ -297,8 +301,11 @@ impl PartitionLog {
             position += staged.bytes.len() as u64;
             max_timestamp = max_timestamp.max(staged.header.max_timestamp);
         }
-        if self.epoch > self.shared.last_epoch() {
-            self.shared.epochs.write().observe(self.epoch, group.start);
+        for Staged { header, .. } in &group.staged {
+            if header.leader_epoch > self.shared.last_epoch() {
+                let mut epochs = self.shared.epochs.write();
+                epochs.observe(header.leader_epoch, header.base_offset);
+            }
         }
         active.publish(&Written {
             bytes: group.bytes,

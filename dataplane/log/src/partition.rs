@@ -40,6 +40,8 @@ pub struct PartitionLog {
     pub(crate) keys: IdempotencyKeys,
     /// What batches are stamped with; NONE until `begin_epoch`.
     pub(crate) epoch: LeaderEpoch,
+    /// The log start is another's to decide.
+    pub(crate) follows: bool,
     pub(crate) highest_epoch: LeaderEpoch,
     pub(crate) disk: DiskState,
     /// Off the log, their files still there.
@@ -100,6 +102,7 @@ impl PartitionLog {
             sessions: Sessions::default(),
             keys: IdempotencyKeys::default(),
             epoch: LeaderEpoch::NONE,
+            follows: false,
             highest_epoch: LeaderEpoch::NONE,
             disk: DiskState::default(),
             condemned: Vec::new(),
@@ -182,6 +185,7 @@ impl PartitionLog {
         }
         self.epoch = epoch;
         self.highest_epoch = epoch;
+        self.follows = false;
         Ok(())
     }
 

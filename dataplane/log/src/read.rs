@@ -47,9 +47,34 @@ impl LogReader {
         visible_end: Offset,
         max_bytes: usize,
     ) -> Result<ReadOutcome, ReadError> {
+        self.read_above(self.bounds().log_start, from, visible_end, max_bytes)
+    }
+
+    /// As [`LogReader::read`], for a copy of the log: all that is written is
+    /// visible, and the log begins where [`LogReader::copy_start`] says.
+    pub fn read_for_copy(&self, from: Offset, max_bytes: usize) -> Result<ReadOutcome, ReadError> {
+        self.read_above(self.first_offset(), from, Offset::MAX, max_bytes)
+    }
+
+    /// As [`LogReader::try_read`], for a copy of the log.
+    pub fn try_read_for_copy(
+        &self,
+        from: Offset,
+        max_bytes: usize,
+    ) -> Result<Option<ReadOutcome>, ReadError> {
+        self.try_read_above(self.first_offset(), from, Offset::MAX, max_bytes)
+    }
+
+    fn read_above(
+        &self,
+        start: Offset,
+        from: Offset,
+        visible_end: Offset,
+        max_bytes: usize,
+    ) -> Result<ReadOutcome, ReadError> {
         self.check_readable()?;
         for attempt in 0..ATTEMPTS {
-            if let Some(idle) = self.nothing_visible(from, visible_end)? {
+            if let Some(idle) = self.nothing_visible(start, from, visible_end)? {
                 return Ok(idle);
             }
             if let Some(outcome) = self.tailing_read(from, visible_end, max_bytes) {
@@ -78,8 +103,18 @@ impl LogReader {
         visible_end: Offset,
         max_bytes: usize,
     ) -> Result<Option<ReadOutcome>, ReadError> {
+        self.try_read_above(self.bounds().log_start, from, visible_end, max_bytes)
+    }
+
+    fn try_read_above(
+        &self,
+        start: Offset,
+        from: Offset,
+        visible_end: Offset,
+        max_bytes: usize,
+    ) -> Result<Option<ReadOutcome>, ReadError> {
         self.check_readable()?;
-        if let Some(idle) = self.nothing_visible(from, visible_end)? {
+        if let Some(idle) = self.nothing_visible(start, from, visible_end)? {
             return Ok(Some(idle));
         }
         if let Some(outcome) = self.tailing_read(from, visible_end, max_bytes) {
@@ -127,11 +162,12 @@ impl LogReader {
     /// Bounds first: an answer with no data still says where to go on.
     fn nothing_visible(
         &self,
+        start: Offset,
         from: Offset,
         visible_end: Offset,
     ) -> Result<Option<ReadOutcome>, ReadError> {
         let bounds = self.bounds();
-        if from < bounds.log_start || from > bounds.log_end {
+        if from < start || from > bounds.log_end {
             return Err(ReadError::OutOfRange {
                 offset: from,
                 bounds,
@@ -485,13 +521,13 @@ fn first_damage_after(view: &SegmentView, position: u64) -> Option<u64> {
 }
 
 fn outcome(view: &SegmentView, batches: Bytes, next_offset: Offset) -> ReadOutcome {
-    let first_append_time = view
+    let last_append_time = view
         .known_times()
-        .map_or(TimestampMs::NONE, |times| times.first_append);
+        .map_or(TimestampMs::NONE, |times| times.last_append);
     ReadOutcome {
         batches,
         next_offset,
-        first_append_time,
+        last_append_time,
     }
 }
 
@@ -500,7 +536,7 @@ impl ReadOutcome {
         Self {
             batches: Bytes::new(),
             next_offset: from,
-            first_append_time: TimestampMs::NONE,
+            last_append_time: TimestampMs::NONE,
         }
     }
 }

@@ -5,12 +5,13 @@
 //! in which they bound each other, so that a reader never sees them crossed.
 
 use crate::{
-    epochs::Epochs, error::ReadError, folder::LogFolder, index::Index, segment::SegmentView,
-    tail::Tail,
+    epochs::Epochs, error::ReadError, folder::LogFolder, index::Index, names, segment::SegmentView,
+    sidecar, tail::Tail,
 };
 use bytes::Bytes;
 use parking_lot::RwLock;
 use std::{
+    io,
     path::PathBuf,
     sync::{
         Arc,
@@ -45,9 +46,9 @@ pub struct ReadOutcome {
     pub batches: Bytes,
     /// Where to read on; always set.
     pub next_offset: Offset,
-    /// Append time of the segment's first batch: none of these is older. NONE
-    /// without batches.
-    pub first_append_time: TimestampMs,
+    /// Append time of the segment's last batch: none of these is younger. NONE
+    /// without batches, or where it would have to be read.
+    pub last_append_time: TimestampMs,
 }
 
 impl Drop for LogReader {
@@ -142,6 +143,22 @@ impl LogReader {
             Some(why) => Err(ReadError::FolderFailed(why)),
             None => Ok(()),
         }
+    }
+
+    /// The first offset of the first segment: what lies between it and the log
+    /// start is deleted for readers and still copied by replicas.
+    pub(crate) fn first_offset(&self) -> Offset {
+        self.first_segment()
+            .map_or(self.bounds().log_start, |view| view.base)
+    }
+
+    /// Where a replica that has nothing begins, and the producer state there: the
+    /// bytes of a `sessions` file, empty if there is none. Reads a file.
+    pub fn copy_start(&self) -> io::Result<(Offset, Bytes)> {
+        let start = self.first_offset();
+        let path = names::path(&self.dir, start, names::SESSIONS);
+        let bytes = sidecar::read_file(&*self.folder.fs, &path)?;
+        Ok((start, bytes.map(Bytes::from).unwrap_or_default()))
     }
 
     /// The segment whose range holds `offset`, or the first one above it.

@@ -153,6 +153,9 @@ impl PartitionLog {
     /// Decides how far the log start goes. True when something was old enough
     /// and stays because the clock is not trusted.
     fn retain(&mut self, now: TimestampMs, clock_trusted: bool) -> bool {
+        if self.follows {
+            return false;
+        }
         let segments = self.deletable();
         let expired = self.expired_end(&segments, now);
         let held = !clock_trusted && expired.is_some();

@@ -109,7 +109,7 @@ pub(crate) fn read<S: Sidecar>(fs: &dyn LogFs, path: &Path) -> Result<Option<S>,
     S::decode(&bytes).map(Some)
 }
 
-fn read_file(fs: &dyn LogFs, path: &Path) -> io::Result<Option<Vec<u8>>> {
+pub(crate) fn read_file(fs: &dyn LogFs, path: &Path) -> io::Result<Option<Vec<u8>>> {
     let file = match fs.open(path, false) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

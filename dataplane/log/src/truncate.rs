@@ -122,7 +122,7 @@ impl PartitionLog {
     }
 
     /// Everything in memory anew, from what is on disk now.
-    fn reopen(&mut self, cut_bytes: u64) -> Result<Truncation, LogError> {
+    pub(crate) fn reopen(&mut self, cut_bytes: u64) -> Result<Truncation, LogError> {
         self.shared.index.forget_from(Offset(i64::MIN));
         self.shared.tail.clear(&self.folder);
         self.active = None;

@@ -17,7 +17,13 @@ pub struct ReplicaEnds {
     pub flushed_end: Offset,
 }
 
-/// What a follower says after its write or flush has returned.
+/// One fetch session of a follower for one partition. The follower's process
+/// counts them up; across processes only (incarnation, tag) is an order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct SessionTag(pub u64);
+
+/// What a follower says after its write or flush has returned, and once when
+/// its session has found that the histories agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
     pub node: NodeId,
@@ -25,6 +31,8 @@ pub struct Report {
     pub epoch: LeaderEpoch,
     /// The follower's process; an older one's word counts no more.
     pub incarnation: Incarnation,
+    /// The session in which it fetched; an older one's word counts no more.
+    pub session: SessionTag,
     pub ends: ReplicaEnds,
 }
 
@@ -32,24 +40,45 @@ pub struct Report {
 #[derive(Clone, Debug)]
 pub(crate) struct Replica {
     incarnation: Incarnation,
+    session: SessionTag,
     ends: ReplicaEnds,
     counted: Offset,
-    /// When it last stood at the leader's log end.
+    /// The last time at which it certainly counted all that the leader had.
     caught_up: MonotonicMs,
+    /// A time and the leader's end then: once it counts that end, it was caught
+    /// up as of that time. Not replaced before it is reached, so that a slow
+    /// flush under load is no lag as long as it goes on.
+    mark: Option<(MonotonicMs, Offset)>,
+    /// The leader's end as of its last report.
+    previous: Option<Offset>,
+    /// Its last report had reached the leader's end as of the one before.
+    reached_previous: bool,
 }
 
 impl Replica {
-    pub(crate) fn new(incarnation: Incarnation, now: MonotonicMs) -> Self {
+    pub(crate) fn new(incarnation: Incarnation, session: SessionTag, now: MonotonicMs) -> Self {
         Self {
             incarnation,
+            session,
             ends: ReplicaEnds::default(),
             counted: Offset::ZERO,
             caught_up: now,
+            mark: None,
+            previous: None,
+            reached_previous: false,
         }
     }
 
     pub(crate) fn incarnation(&self) -> Incarnation {
         self.incarnation
+    }
+
+    pub(crate) fn session(&self) -> SessionTag {
+        self.session
+    }
+
+    pub(crate) fn set_session(&mut self, session: SessionTag) {
+        self.session = self.session.max(session);
     }
 
     pub(crate) fn ends(&self) -> ReplicaEnds {
@@ -64,8 +93,13 @@ impl Replica {
         self.caught_up
     }
 
-    pub(crate) fn set_caught_up(&mut self, now: MonotonicMs) {
-        self.caught_up = now;
+    pub(crate) fn reached_previous(&self) -> bool {
+        self.reached_previous
+    }
+
+    /// Entering the in-sync set counts as caught up: it has a whole lag time.
+    pub(crate) fn entered(&mut self, now: MonotonicMs) {
+        self.caught_up = self.caught_up.max(now);
     }
 
     /// Moves forward; what lies behind is an older word and changes nothing.
@@ -80,5 +114,31 @@ impl Replica {
             Durability::Replicated => self.ends.log_end,
         };
         self.counted = self.counted.max(counted);
+    }
+
+    /// After a report: when it was last caught up, as Kafka reckons it.
+    pub(crate) fn observe(&mut self, now: MonotonicMs, leader_end: Offset) {
+        let counted = self.counted;
+        let at_end = counted >= leader_end;
+        self.reached_previous = at_end || self.previous.is_some_and(|end| counted >= end);
+        self.previous = Some(leader_end);
+        let reached = self.mark.filter(|(_, end)| counted >= *end);
+        let as_of = if at_end {
+            Some(now)
+        } else {
+            reached.map(|(then, _)| then)
+        };
+        self.caught_up = self.caught_up.max(as_of.unwrap_or_default());
+        if as_of.is_some() || self.mark.is_none() {
+            self.mark = Some((now, leader_end));
+        }
+    }
+
+    /// The leader's end moves at `now`: whoever stood there stood there until now.
+    pub(crate) fn leader_moves(&mut self, now: MonotonicMs, from: Offset, to: Offset) {
+        if self.counted >= from {
+            self.caught_up = self.caught_up.max(now);
+            self.mark = Some((now, to));
+        }
     }
 }

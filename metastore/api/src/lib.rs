@@ -2,7 +2,8 @@
 //! a cluster must agree on. etcd's semantics are the model.
 //!
 //! - Every committed transaction that changes something has its own
-//!   **revision**, one higher than the one before. A key carries the revision
+//!   **revision**, one higher than the one before; where others share the store,
+//!   as in etcd, their changes lie between. A key carries the revision
 //!   that created it, the one that last changed it, and a version counted
 //!   from 1 since it was created.
 //! - A transaction is atomic: all compares hold at one moment and then all
@@ -11,8 +12,8 @@
 //!   without a gap, or says [`MetastoreError::Compacted`].
 //!
 //! Backends: `talweg-metastore-mem` (tests), `talweg-metastore-rocks` (one
-//! node, embedded). Both are thin doors around [`mvcc`] and pass
-//! [`conformance`], as every later backend must.
+//! node, embedded), both thin doors around [`mvcc`], and
+//! `talweg-metastore-etcd` (clusters). All pass [`conformance`].
 
 mod error;
 mod range;

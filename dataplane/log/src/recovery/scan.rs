@@ -405,6 +405,11 @@ impl<'a> Scan<'a> {
             if open.cut {
                 self.cut(open, &*file.file)?;
                 entries = true;
+            } else if open.size == 0 && self.found.seals.contains(&open.view.base) {
+                folder
+                    .fs
+                    .remove_file(&open.view.path.with_extension(names::SEAL))?;
+                entries = true;
             }
             let flushed = if open.view.base == record.flushed_segment {
                 record.flushed_position
@@ -448,8 +453,9 @@ impl<'a> Scan<'a> {
                 continue;
             }
             let view = Arc::new(open.view);
-            let stays_open =
-                is_last && !open.short && (open.cut || !self.found.seals.contains(&view.base));
+            // An empty one as well: the next segment would be the same file.
+            let was_sealed = self.found.seals.contains(&view.base) && open.size > 0;
+            let stays_open = is_last && !open.short && (open.cut || !was_sealed);
             if stays_open {
                 scanned.active = Some(ActiveSegment::recovered(
                     view, open.times, open.sums, open.index,

@@ -6,7 +6,7 @@ use talweg_log::{
     Boot, PartitionLog, RecoveryReport,
     fs::{LogFs, PowerLossFs},
 };
-use talweg_types::Offset;
+use talweg_types::{LeaderEpoch, Offset};
 
 /// A log of 20 flushed batches and 5 unflushed ones in the same segment;
 /// the unflushed bytes are put on disk by hand, as a crash may do.
@@ -449,4 +449,32 @@ fn a_segment_that_lost_all_its_bytes_before_its_first_flush_fails_nobodys_flush(
     let (log, report) = node.recover(config());
     assert_eq!(report.kept_to, Offset(61));
     all(&log);
+}
+
+#[test]
+fn a_sealed_segment_at_the_end_that_lost_all_its_bytes_is_written_again() {
+    let node = Node::new(13);
+    let mut log = node.log(config());
+    fill(&mut log, 60, 400, NOW);
+    log.close().expect("closed");
+    drop(log);
+    let node = node.killed();
+    let bases = node.segments();
+    let [.., last, active] = bases[..] else {
+        panic!("{bases:?}")
+    };
+    let fs = &node.fs;
+    fs.remove_file(&node.segment_path(active)).expect("removed");
+    fs.remove_file(&node.dir().join("partition"))
+        .expect("removed");
+    let file = fs.open(&node.segment_path(last), false).expect("there");
+    file.set_len(0).expect("emptied");
+    let (mut log, report) = node.recover(config());
+    assert_eq!(report.kept_to, Offset(last));
+    log.begin_epoch(LeaderEpoch(1000)).expect("epoch");
+    append(&mut log, batch(&[rec("after")]), NOW);
+    assert_eq!(flush(&mut log), Offset(last + 1));
+    log.check().expect("sound");
+    let found = read_all(&log.reader(), 0);
+    assert_eq!(found.len() as i64, last + 1);
 }

@@ -1,11 +1,18 @@
 //! Rows of (before, event) → effects, then random events against a model.
 
 use super::*;
-use proptest::prelude::*;
+use crate::{Report, SessionTag};
+use talweg_types::{Acks, Durability, Incarnation};
+
+mod admission;
+mod in_sync;
+mod random;
+mod reports;
 
 const NOW: MonotonicMs = MonotonicMs(1_000);
 const ME: NodeId = NodeId(1);
 const OTHER: NodeId = NodeId(2);
+const THIRD: NodeId = NodeId(3);
 
 fn settings(durability: Durability, rf: u32) -> LeaderSettings {
     LeaderSettings {
@@ -29,6 +36,8 @@ fn lead(epoch: i32, at: i64, in_sync: &[NodeId], settings: LeaderSettings) -> Ev
         ends: ends(at, at),
         high_watermark: Offset(at),
         in_sync: in_sync.iter().copied().collect(),
+        partition_epoch: PartitionEpoch(1),
+        replicas: [ME, OTHER, THIRD].into(),
         settings,
     })
 }
@@ -67,7 +76,31 @@ fn reported(epoch: i32, incarnation: u64, log_end: i64, flushed_end: i64) -> Eve
         node: OTHER,
         epoch: LeaderEpoch(epoch),
         incarnation: Incarnation(incarnation),
+        session: SessionTag(1),
         ends: ends(log_end, flushed_end),
+    })
+}
+
+/// The controller's word in epoch 3.
+fn confirmed(partition_epoch: i64, members: &[NodeId]) -> Event<u32> {
+    Event::InSyncChanged(InSync {
+        epoch: LeaderEpoch(3),
+        partition_epoch: PartitionEpoch(partition_epoch),
+        members: members.iter().copied().collect(),
+    })
+}
+
+/// What was asked, as (attempt, node, incarnation).
+fn asked(id: u64, partition_epoch: i64, members: &[(NodeId, Option<u64>)]) -> Effect<u32> {
+    let member = |(node, incarnation): &(NodeId, Option<u64>)| Member {
+        node: *node,
+        incarnation: incarnation.map(Incarnation),
+    };
+    Effect::ProposeInSync(Proposal {
+        id: ProposalId(id),
+        epoch: LeaderEpoch(3),
+        partition_epoch: PartitionEpoch(partition_epoch),
+        members: members.iter().map(member).collect(),
     })
 }
 
@@ -159,11 +192,14 @@ fn the_watermark_is_the_lowest_counted_end_over_the_in_sync_set() {
         [],
         "a new process must leave the set before it counts"
     );
-    let alone = Event::InSyncChanged(InSync {
-        confirmed: [ME].into(),
-        proposed: [].into(),
-    });
-    assert_eq!(leader.step(NOW, alone), [watermark(14)]);
+    assert_eq!(
+        leader.step(NOW, confirmed(2, &[ME])),
+        [
+            watermark(14),
+            asked(1, 2, &[(ME, Some(7)), (OTHER, Some(2))])
+        ],
+        "what the new process said was kept"
+    );
     assert_eq!(leader.step(NOW, reported(3, 2, 14, 14)), []);
     assert_eq!(
         leader.step(NOW, reported(3, 1, 14, 14)),
@@ -172,33 +208,16 @@ fn the_watermark_is_the_lowest_counted_end_over_the_in_sync_set() {
     );
 }
 
-/// Story: while a change of the in-sync set is asked for, both sets hold the watermark.
-#[test]
-fn a_proposed_replica_holds_the_watermark_before_it_is_confirmed() {
-    let mut leader = leading(Durability::Replicated, &[ME], 2);
-    let pending = InSync {
-        confirmed: [ME].into(),
-        proposed: [ME, OTHER].into(),
-    };
-    assert_eq!(leader.step(NOW, Event::InSyncChanged(pending)), []);
-    assert_eq!(leader.step(NOW, appended(12, &[(Acks::All, 12, 1)])), []);
-    assert_eq!(
-        leader.step(NOW, reported(3, 1, 12, 12)),
-        [watermark(12), done(1, 2, 1)]
-    );
-}
-
 /// Story: below the minimum nothing moves, what waits is unknown, what comes is refused.
 #[test]
 fn a_set_below_the_minimum_stops_acks_all() {
     let mut leader = leading(Durability::Replicated, &[ME, OTHER], 3);
     assert_eq!(leader.step(NOW, appended(12, &[(Acks::All, 12, 1)])), []);
-    let alone = Event::InSyncChanged(InSync {
-        confirmed: [ME].into(),
-        proposed: [].into(),
-    });
     let why = Failure::NotEnoughReplicasAfterAppend;
-    assert_eq!(leader.step(NOW, alone), [Effect::Failed { token: 1, why }]);
+    assert_eq!(
+        leader.step(NOW, confirmed(2, &[ME])),
+        [Effect::Failed { token: 1, why }]
+    );
     assert_eq!(leader.high_watermark(), Offset(10));
     assert_eq!(
         leader.admit(Acks::All),
@@ -319,200 +338,4 @@ fn a_new_leader_knows_its_watermark_from_its_epoch_start_on() {
     assert!(!leader.watermark_is_known());
     assert_eq!(leader.step(NOW, reported(3, 1, 10, 10)), [watermark(10)]);
     assert!(leader.watermark_is_known());
-}
-
-#[test]
-fn a_follower_lags_when_it_has_not_stood_at_the_end_for_long() {
-    let mut leader = leading(Durability::Replicated, &[ME, OTHER], 2);
-    let at = MonotonicMs;
-    leader.step(at(1_000), appended(12, &[]));
-    leader.step(at(2_000), reported(3, 1, 12, 12));
-    assert_eq!(leader.lagging(at(12_000), 10_000), []);
-    leader.step(at(5_000), appended(13, &[]));
-    leader.step(at(6_000), reported(3, 1, 12, 12));
-    assert_eq!(leader.lagging(at(12_001), 10_000), [OTHER]);
-}
-
-#[derive(Clone, Debug)]
-enum Move {
-    Append {
-        records: i64,
-        acks: Vec<Acks>,
-    },
-    Flush(i64),
-    Report {
-        epoch_back: i32,
-        incarnation: u64,
-        log_back: i64,
-        flush_back: i64,
-    },
-    Shrink,
-    Propose,
-    Confirm,
-    Lead,
-    Resign,
-    Durability(Durability),
-}
-
-fn moves() -> impl Strategy<Value = Move> {
-    let acks = prop_oneof![Just(Acks::Zero), Just(Acks::One), Just(Acks::All)];
-    prop_oneof![
-        6 => (1..5i64, proptest::collection::vec(acks, 0..3)).prop_map(|(records, acks)| Move::Append { records, acks }),
-        4 => (0..6i64).prop_map(Move::Flush),
-        6 => (0..2i32, 1..3u64, 0..6i64, 0..6i64).prop_map(|(epoch_back, incarnation, log_back, flush_back)| {
-            Move::Report { epoch_back, incarnation, log_back, flush_back }
-        }),
-        1 => Just(Move::Shrink),
-        1 => Just(Move::Propose),
-        1 => Just(Move::Confirm),
-        1 => Just(Move::Lead),
-        1 => Just(Move::Resign),
-        1 => prop_oneof![Just(Durability::Synced), Just(Durability::Replicated)].prop_map(Move::Durability),
-    ]
-}
-
-/// The driver's side: what was appended and what the leader said about it.
-struct Model {
-    leader: Leader<u32>,
-    epoch: i32,
-    log_end: i64,
-    flushed_end: i64,
-    /// Token → (end, acks, epoch).
-    open: BTreeMap<u32, (i64, Acks, i32)>,
-    next_token: u32,
-    watermark: i64,
-    durability: Durability,
-}
-
-impl Model {
-    fn apply(&mut self, step: Move) -> Result<(), TestCaseError> {
-        let settings = settings(self.durability, 2);
-        let event = match step {
-            Move::Append { records, acks } => {
-                self.log_end += records;
-                let leads = self.leader.epoch().is_some();
-                let waiters: Vec<_> = acks.iter().map(|acks| self.wait(*acks)).collect();
-                prop_assert!(leads || self.leader.admit(Acks::Zero).is_err());
-                appended(self.log_end, &waiters)
-            }
-            Move::Flush(back) => {
-                self.flushed_end = self.flushed_end.max(self.log_end - back);
-                flushed(self.flushed_end)
-            }
-            Move::Report {
-                epoch_back,
-                incarnation,
-                log_back,
-                flush_back,
-            } => {
-                let log_end = (self.log_end - log_back).max(0);
-                reported(
-                    self.epoch - epoch_back,
-                    incarnation,
-                    log_end,
-                    (log_end - flush_back).max(0),
-                )
-            }
-            Move::Shrink => Event::InSyncChanged(InSync {
-                confirmed: [ME].into(),
-                proposed: [].into(),
-            }),
-            Move::Propose => Event::InSyncChanged(InSync {
-                confirmed: [ME].into(),
-                proposed: [ME, OTHER].into(),
-            }),
-            Move::Confirm => Event::InSyncChanged(InSync {
-                confirmed: [ME, OTHER].into(),
-                proposed: [].into(),
-            }),
-            Move::Lead => {
-                self.epoch += 1;
-                let Event::Lead(mut event) = lead(self.epoch, self.log_end, &[ME], settings) else {
-                    unreachable!()
-                };
-                event.ends = ends(self.log_end, self.flushed_end);
-                event.high_watermark = Offset(self.watermark);
-                Event::Lead(event)
-            }
-            Move::Resign => Event::Resign {
-                epoch: LeaderEpoch(self.epoch),
-            },
-            Move::Durability(durability) => {
-                self.durability = durability;
-                Event::SettingsChanged(LeaderSettings {
-                    durability,
-                    ..settings
-                })
-            }
-        };
-        let ends_epoch = matches!(event, Event::Lead(_) | Event::Resign { .. });
-        let effects = self.leader.step(NOW, event);
-        self.on_effects(effects, ends_epoch)
-    }
-
-    fn wait(&mut self, acks: Acks) -> (Acks, i64, u32) {
-        self.next_token += 1;
-        self.open
-            .insert(self.next_token, (self.log_end, acks, self.epoch));
-        (acks, self.log_end, self.next_token)
-    }
-
-    fn on_effects(
-        &mut self,
-        effects: Vec<Effect<u32>>,
-        ends_epoch: bool,
-    ) -> Result<(), TestCaseError> {
-        let mut last = [0u32; 2];
-        for effect in effects {
-            match effect {
-                Effect::HighWatermark(Offset(to)) => {
-                    prop_assert!(to > self.watermark && to <= self.log_end);
-                    self.watermark = to;
-                }
-                Effect::Done { token, reached } => {
-                    let (end, acks, epoch) = self.open.remove(&token).expect("answered once");
-                    prop_assert_eq!(
-                        reached.epoch.0,
-                        epoch,
-                        "released in the epoch of its append"
-                    );
-                    prop_assert!(acks != Acks::All || end <= self.watermark);
-                    prop_assert!(reached.flushed <= reached.holding && reached.holding >= 1);
-                    if acks != Acks::Zero {
-                        let queue = usize::from(acks == Acks::All);
-                        prop_assert!(token > last[queue], "in order");
-                        last[queue] = token;
-                    }
-                }
-                Effect::Failed { token, .. } => {
-                    self.open.remove(&token).expect("answered once");
-                }
-            }
-        }
-        if ends_epoch && self.leader.epoch().is_none() {
-            prop_assert!(self.open.is_empty(), "nothing waits without a leader");
-        }
-        prop_assert_eq!(self.leader.waiting(), self.open.len());
-        prop_assert_eq!(self.leader.high_watermark(), Offset(self.watermark));
-        prop_assert_eq!(self.leader.check(), Ok(()));
-        Ok(())
-    }
-}
-
-proptest! {
-    /// Story: whatever happens in whatever order, each produce is answered once,
-    /// in order, in its epoch, and the watermark only rises.
-    #[test]
-    fn every_waiter_is_answered_once_and_the_watermark_only_rises(
-        steps in proptest::collection::vec(moves(), 1..60),
-    ) {
-        let leader = Leader::new(ME, settings(Durability::Synced, 2));
-        let mut model = Model {
-            leader, epoch: 1, log_end: 0, flushed_end: 0, open: BTreeMap::new(), next_token: 0,
-            watermark: 0, durability: Durability::Synced,
-        };
-        for step in steps {
-            model.apply(step)?;
-        }
-    }
 }

@@ -37,6 +37,8 @@ pub enum AppendRefusal {
     },
     /// Not done.
     NotEnoughReplicas { in_sync: u32, needed: u32 },
+    /// For a session time-out neither a controller nor enough members were heard.
+    NoQuorumContact { heard: u32, needed: u32 },
     /// Unknown.
     LeadershipLost,
     /// Unknown.

@@ -21,7 +21,9 @@ use talweg_replication::{
     Effect, Event, Failure, Lead, Leader, LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds,
     Role, Waiter,
 };
-use talweg_types::{Acks, Durability, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
+use talweg_types::{
+    Acks, Durability, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicPartition,
+};
 
 /// Whom a batch is answered to, and with what.
 pub(super) struct Ticket {
@@ -118,12 +120,14 @@ impl Replica {
         let lead = Lead {
             epoch: leadership.epoch,
             incarnation: leadership.incarnation,
+            partition_epoch: PartitionEpoch(0),
             ends: ReplicaEnds {
                 log_end: bounds.log_end,
                 flushed_end: bounds.flushed_end,
             },
             high_watermark: bounds.high_watermark,
             in_sync: [self.node].into(),
+            replicas: [self.node].into(),
             settings: self.settings,
         };
         self.step(now, Event::Lead(lead), out);
@@ -237,6 +241,9 @@ impl Replica {
                 NotAdmitted::NotEnoughReplicas { in_sync, needed } => {
                     AppendRefusal::NotEnoughReplicas { in_sync, needed }
                 }
+                NotAdmitted::NoQuorumContact { heard, needed } => {
+                    AppendRefusal::NoQuorumContact { heard, needed }
+                }
             })?;
         match (request.expected_epoch, self.leader.epoch()) {
             (Some(asked), Some(current)) if asked != current => {
@@ -329,6 +336,8 @@ impl Replica {
                         out,
                     );
                 }
+                // A set of one never changes.
+                Effect::ProposeInSync(_) => {}
                 Effect::Failed { token, why } => {
                     let refusal = match why {
                         Failure::LeadershipLost => AppendRefusal::LeadershipLost,

@@ -28,6 +28,13 @@ pub fn refusal(
                 format!("{in_sync} replicas are in sync, min.insync.replicas asks for {needed}");
             Refusal::new(ErrorCode::NotEnoughReplicas, message)
         }
+        AppendRefusal::NoQuorumContact { heard, needed } => {
+            let message = format!(
+                "this leader hears no controller and {heard} of the {needed} in-sync replicas that it \
+                 needs, itself included; another may lead"
+            );
+            Refusal::new(ErrorCode::NoQuorumContact, message)
+        }
         AppendRefusal::LeadershipLost => Refusal::new(
             ErrorCode::LeadershipLost,
             "leadership ended before the batch was committed",
