@@ -48,7 +48,10 @@ impl PartitionLog {
 
     /// Nothing is written to the active segment any more.
     pub(crate) fn roll(&mut self, now: TimestampMs) {
-        let Some(active) = self.active.take() else {
+        // Damaged bytes that take no offset may be all it has: the next segment would
+        // be the same file.
+        let written = |active: &mut ActiveSegment| active.end > active.view.base;
+        let Some(active) = self.active.take_if(written) else {
             return;
         };
         let sessions = self.sessions_at_roll(active.end, now);

@@ -478,3 +478,39 @@ fn a_sealed_segment_at_the_end_that_lost_all_its_bytes_is_written_again() {
     let found = read_all(&log.reader(), 0);
     assert_eq!(found.len() as i64, last + 1);
 }
+
+#[test]
+fn a_segment_with_nothing_but_damaged_bytes_is_not_rolled_into_itself() {
+    // A bad copy of its first batch, then one of an epoch that cannot be there: some
+    // bytes stay as damage that takes no offset, and no record follows them.
+    let node = Node::new(14);
+    let mut log = node.log(config());
+    fill(&mut log, 30, 400, NOW);
+    flush(&mut log);
+    let last = *node.segments().last().expect("segments");
+    drop(log);
+    let node = node.killed();
+    let file = node.fs.open(&node.segment_path(last), false);
+    let file = file.expect("there");
+    let mut bytes = vec![0; 4096];
+    file.read_at(&mut bytes, 0).expect("read");
+    let first = talweg_batch::BatchHeader::parse(&bytes).expect("batch");
+    let good = &bytes[..first.total_bytes()];
+    let (mut bad, mut early) = (good.to_vec(), good.to_vec());
+    bad[70] ^= 1;
+    early[12..16].copy_from_slice(&0_i32.to_be_bytes());
+    node.fs
+        .remove_file(&node.dir().join("partition"))
+        .expect("removed");
+    file.set_len(0).expect("emptied");
+    file.write_at(&[std::io::IoSlice::new(&[bad, early].concat())], 0)
+        .expect("written");
+    let (mut log, report) = node.recover(config());
+    assert_eq!(report.kept_to, Offset(last));
+    for n in 0..40 {
+        append(&mut log, batch(&[sized(n, 400)]), NOW);
+    }
+    flush(&mut log);
+    log.check().expect("sound");
+    assert_eq!(read_all(&log.reader(), 0).len() as i64, last + 40);
+}
