@@ -150,21 +150,32 @@ async fn a_reader_in_a_deleted_segment_is_told_the_bounds() {
         bounds.log_start_offset > next && bounds.high_watermark > bounds.log_start_offset,
         "at {next}: {bounds:?}"
     );
-    // A seek to the start that it was told goes on.
-    let seek = vec![from("t", 0, Start::Offset(bounds.log_start_offset))];
-    reader
-        .send(fetch_request::Frame::Update(v1::FetchUpdate {
-            update_id: 1,
-            seek,
-            ..Default::default()
-        }))
-        .await;
-    loop {
-        if let fetch_response::Frame::Records(frame) =
-            reader.next().await.expect("lives").expect("goes on")
-        {
-            assert!(frame.records[0].offset >= bounds.log_start_offset);
-            break;
-        }
+    // A seek to the start that it was told goes on; when that has gone meanwhile,
+    // it is told again.
+    let mut start = bounds.log_start_offset;
+    for update_id in 1.. {
+        let seek = vec![from("t", 0, Start::Offset(start))];
+        reader
+            .send(fetch_request::Frame::Update(v1::FetchUpdate {
+                update_id,
+                seek,
+                ..Default::default()
+            }))
+            .await;
+        let told = loop {
+            match reader.next().await.expect("lives").expect("goes on") {
+                fetch_response::Frame::Records(frame) => {
+                    assert!(frame.records[0].offset >= start);
+                    return;
+                }
+                fetch_response::Frame::PartitionError(error) => break error.error,
+                _ => {}
+            }
+        };
+        let Some(Details::Bounds(bounds)) = told.and_then(|error| error.details) else {
+            panic!("no bounds")
+        };
+        assert!(bounds.log_start_offset > start);
+        start = bounds.log_start_offset;
     }
 }
