@@ -9,7 +9,7 @@ export ROCKSDB_LIB_DIR ?= $(shell gcc -print-multiarch 2>/dev/null | sed 's,^,/u
 BIN := $(CARGO_TARGET_DIR)/debug
 CARGO := cargo --locked
 
-.PHONY: help setup build demo check test bench soak fmt
+.PHONY: help setup build demo check test bench soak cluster cluster-down fmt
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -21,7 +21,9 @@ build: setup ## Build everything once
 	@echo "== building (first time: some minutes; the cache is $(CARGO_TARGET_DIR))"
 	@$(CARGO) build --workspace --bins --examples
 
-demo: build ## The main job on real events: 336,776 flights in, out, and proved whole
+demo: setup ## The main job on real events: 336,776 flights in, out, and proved whole
+	@echo "== building what the demo needs (first time: some minutes; the cache is $(CARGO_TARGET_DIR))"
+	@$(CARGO) build --workspace --bin talweg --bin flights-demo
 	@$(BIN)/flights-demo --talweg $(BIN)/talweg --flights integration/data/flights.csv.gz
 
 check: setup ## Format and lints, warnings are errors
@@ -38,6 +40,13 @@ bench: setup ## The figures of docs/performance.md
 
 soak: build ## The long tests
 	@deploy/soak/run
+
+cluster: build ## A cluster of real processes on this machine, in ./talweg-cluster
+	@deploy/setup test
+	@deploy/local/cluster up
+
+cluster-down: ## Stop it
+	@deploy/local/cluster down
 
 fmt: ## Format
 	@cargo fmt --all

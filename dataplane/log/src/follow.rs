@@ -203,6 +203,12 @@ impl PartitionLog {
         group.bytes += batch.bytes.len() as u64;
     }
 
+    /// Gives up a watermark that this log does not reach any more, in an epoch
+    /// that began with less than was promised.
+    pub fn lower_high_watermark(&mut self, to: Offset) {
+        self.shared.lower_high_watermark(to);
+    }
+
     /// The leader's log start, as far as this replica knows it committed. Durable,
     /// and seen by readers, after the next flush.
     pub fn follow_log_start(&mut self, offset: Offset) {
@@ -215,13 +221,13 @@ impl PartitionLog {
     }
 
     /// Drops the whole log and begins anew at `start`, which lies at or above the
-    /// log end, with the producer state that a leader had there (a `sessions`
+    /// high watermark, with the producer state that a leader had there (a `sessions`
     /// file). Crash-safe: until the new `partition` file is durable, a restart
     /// finds an empty log or the old one.
     pub fn restart_at(&mut self, start: Offset, sessions: &[u8]) -> Result<(), LogError> {
         self.check_alive()?;
         let bounds = self.bounds();
-        if start < bounds.log_end || start < bounds.high_watermark {
+        if start < bounds.high_watermark {
             return Err(LogError::OutOfRange {
                 offset: start,
                 bounds,

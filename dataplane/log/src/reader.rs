@@ -99,10 +99,8 @@ impl LogReader {
     /// The largest leader epoch at or below `epoch` in the log, and the end
     /// (exclusive) of its batches: where a reader with `epoch` parts from this log.
     pub fn epoch_end_offset(&self, epoch: LeaderEpoch) -> (LeaderEpoch, Offset) {
-        let bounds = self.bounds();
-        self.epochs
-            .read()
-            .end_offset(epoch, bounds.log_start, bounds.log_end)
+        let (first, log_end) = (self.first_offset(), self.bounds().log_end);
+        self.epochs.read().end_offset(epoch, first, log_end)
     }
 
     /// The last leader epoch in the log; NONE for an empty one.
@@ -121,6 +119,10 @@ impl LogReader {
 
     pub(crate) fn set_high_watermark(&self, offset: Offset) {
         self.high_watermark.fetch_max(offset.0, Ordering::AcqRel);
+    }
+
+    pub(crate) fn lower_high_watermark(&self, offset: Offset) {
+        self.high_watermark.fetch_min(offset.0, Ordering::AcqRel);
     }
 
     pub(crate) fn set_log_end(&self, offset: Offset) {
@@ -147,7 +149,7 @@ impl LogReader {
 
     /// The first offset of the first segment: what lies between it and the log
     /// start is deleted for readers and still copied by replicas.
-    pub(crate) fn first_offset(&self) -> Offset {
+    pub fn first_offset(&self) -> Offset {
         self.first_segment()
             .map_or(self.bounds().log_start, |view| view.base)
     }

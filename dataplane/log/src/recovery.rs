@@ -174,7 +174,8 @@ impl PartitionLog {
         self.keys = state.keys;
         self.shared.set_segments(views);
         *self.shared.epochs.write() = state.epochs;
-        self.shared.epochs.write().trim(record.log_start);
+        let first = self.shared.first_offset().min(record.log_start);
+        self.shared.epochs.write().trim(first);
         self.shared
             .generation
             .store(record.generation, Ordering::Release);

@@ -76,13 +76,17 @@ impl PartitionLog {
         let after = |time: TimestampMs, ms: u64| {
             TimestampMs(time.0.saturating_add(i64::try_from(ms).unwrap_or(i64::MAX)))
         };
+        // A follower's log start is its leader's to move, and an uncommitted end stays.
+        let retains = !self.follows && self.bounds().high_watermark >= self.bounds().log_end;
         let retention = u64::try_from(self.config.retention_ms).ok();
+        let active_retention = retention.filter(|_| retains);
+        let retention = retention.filter(|_| !self.follows);
         if let Some(active) = self.active.as_ref().filter(|active| active.size > 0) {
             at(Some(after(
                 active.times.first_append,
                 self.config.segment_ms,
             )));
-            at(retention.map(|ms| after(active.times.last_append, ms.saturating_add(1))));
+            at(active_retention.map(|ms| after(active.times.last_append, ms.saturating_add(1))));
         }
         if let Some(first) = self
             .shared
@@ -233,7 +237,9 @@ impl PartitionLog {
                 remove_at: None,
             });
         }
-        self.shared.epochs.write().trim(offset);
+        // Copies begin at the first segment, and compare their history from there.
+        let first = self.shared.first_offset().min(offset);
+        self.shared.epochs.write().trim(first);
     }
 
     fn remove_condemned(&mut self, now: TimestampMs) {

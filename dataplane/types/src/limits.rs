@@ -61,6 +61,8 @@ pub const PRODUCER_ID_BLOCK: i64 = 1_000;
 pub const NAME_BYTES_MAX: usize = 249;
 pub const PARTITIONS_PER_TOPIC_MAX: u32 = 10_000;
 pub const PARTITIONS_PER_NODE_MAX: u32 = 10_000;
+/// Replicas of a partition.
+pub const REPLICATION_FACTOR_MAX: u32 = 7;
 
 /// HTTP: records and bytes of one answer, and the longest wait.
 pub const HTTP_RECORDS_MAX: u32 = 500;

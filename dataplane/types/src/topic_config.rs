@@ -22,7 +22,7 @@ pub struct TopicConfig {
     pub max_message_bytes: u32,
     pub max_record_bytes: u32,
     pub max_unpacked_batch_bytes: u32,
-    pub min_insync_replicas: u32,
+    pub min_insync_replicas: Option<u32>,
     /// Codec of batches that a gateway packs.
     pub compression: Compression,
     pub durability: Option<Durability>,
@@ -46,7 +46,7 @@ impl Default for TopicConfig {
             max_message_bytes: limits::MAX_MESSAGE_BYTES_DEFAULT,
             max_record_bytes: limits::MAX_RECORD_BYTES_DEFAULT,
             max_unpacked_batch_bytes: limits::UNPACKED_BATCH_BYTES_DEFAULT,
-            min_insync_replicas: 1,
+            min_insync_replicas: None,
             compression: Compression::Zstd,
             durability: None,
             default_acks: Acks::All,
@@ -358,8 +358,8 @@ pub const KEYS: &[ConfigKey] = &[
         "1 at replication factor 1 or 2, else 2",
         "acks=all needs at least this many in-sync replicas.",
         |c, text| {
-            c.min_insync_replicas = u32_in(text, 1, 1)
-                .map_err(|e| format!("{e} (replication factor is 1 in this version)"))?;
+            let most = limits::REPLICATION_FACTOR_MAX;
+            c.min_insync_replicas = Some(u32_in(text, 1, most)?);
             Ok(())
         }
     ),
@@ -485,6 +485,30 @@ impl TopicConfig {
             Durability::Replicated
         })
     }
+
+    /// `min.insync.replicas` in force at this replication factor, never above
+    /// it: 1 up to two replicas, else 2, unless it is set.
+    pub fn min_insync_at(&self, replication_factor: u32) -> u32 {
+        let by_default = if replication_factor <= 2 { 1 } else { 2 };
+        self.min_insync_replicas
+            .unwrap_or(by_default)
+            .min(replication_factor.max(1))
+    }
+
+    /// Refuses what cannot be kept at this replication factor.
+    ///
+    /// # Errors
+    /// `min.insync.replicas` is above it.
+    pub fn check_at(&self, replication_factor: u32) -> Result<(), ConfigError> {
+        match self.min_insync_replicas {
+            Some(min) if min > replication_factor => Err(ConfigError::Invalid {
+                key: "min.insync.replicas".into(),
+                value: min.to_string(),
+                reason: format!("must be from 1 to the replication factor, {replication_factor}"),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -523,6 +547,31 @@ mod tests {
     #[test]
     fn keys_are_sorted_and_unique() {
         assert!(KEYS.windows(2).all(|pair| pair[0].name < pair[1].name));
+    }
+
+    #[test]
+    fn min_insync_replicas_follows_the_replication_factor() {
+        let at = |min: Option<&str>, factor| {
+            let mut config = TopicConfig::default();
+            if let Some(min) = min {
+                config.set("min.insync.replicas", min).expect("in range");
+            }
+            (
+                config.min_insync_at(factor),
+                config.check_at(factor).is_ok(),
+            )
+        };
+        for (min, factor, expected) in [
+            (None, 1, (1, true)),
+            (None, 2, (1, true)),
+            (None, 3, (2, true)),
+            (None, 7, (2, true)),
+            (Some("2"), 2, (2, true)),
+            (Some("3"), 3, (3, true)),
+            (Some("3"), 2, (2, false)),
+        ] {
+            assert_eq!(at(min, factor), expected, "{min:?} at {factor}");
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod writer;
 
 pub use check::{Acked, Finding, Seen, check};
 pub use eventually::eventually;
-pub use load::Load;
+pub use load::{Finished, Load};
 pub use ports::free_port;
 pub use process::{Process, binary};
 pub use stack::{Dev, Stack, StackBuilder};

@@ -12,6 +12,17 @@ use std::{
 use talweg_proto::v1::Acks;
 use tokio::task::JoinHandle;
 
+/// What a load came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Finished {
+    /// Records.
+    pub acknowledged: usize,
+    /// Over all writers.
+    pub reconnects: usize,
+    /// Between two acknowledgements of one writer.
+    pub longest_gap: Duration,
+}
+
 /// Writers at work, one a partition.
 pub struct Load {
     topic: String,
@@ -80,6 +91,13 @@ impl Load {
     /// Stops the writers, reads everything back through `url` and lets the
     /// checker speak. Returns the acknowledged records and how often writers reconnected.
     pub async fn finish(self, url: &str) -> (usize, usize) {
+        let finished = self.finish_with_gap(url).await;
+        (finished.acknowledged, finished.reconnects)
+    }
+
+    /// As [`Load::finish`], with the longest silence of any writer.
+    pub async fn finish_with_gap(self, url: &str) -> Finished {
+        let mut longest_gap = Duration::ZERO;
         self.stop.store(true, Ordering::Relaxed);
         let (mut acked, mut sent, mut reconnects): (Vec<Acked>, BTreeSet<_>, usize) =
             Default::default();
@@ -88,6 +106,7 @@ impl Load {
             acked.extend(written.acked);
             sent.extend(written.sent);
             reconnects += written.reconnects;
+            longest_gap = longest_gap.max(written.longest_gap);
         }
         let channel = raw::connect(url).await;
         let mut seen = Vec::new();
@@ -107,6 +126,10 @@ impl Load {
             &findings[..findings.len().min(5)]
         );
         assert!(!acked.is_empty(), "nothing was acknowledged");
-        (acked.len(), reconnects)
+        Finished {
+            acknowledged: acked.len(),
+            reconnects,
+            longest_gap,
+        }
     }
 }

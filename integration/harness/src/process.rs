@@ -54,6 +54,40 @@ impl Process {
         }
     }
 
+    /// A program that is not ours, by its path.
+    pub fn foreign(name: &str, program: &Path, args: Vec<String>, logs: &Path) -> Self {
+        Self {
+            name: name.into(),
+            program: program.to_owned(),
+            args,
+            env: Vec::new(),
+            log: logs.join(format!("{name}.log")),
+            child: None,
+            ready_line: None,
+        }
+    }
+
+    /// Starts it and waits until this port is listened on: for a program that
+    /// says nothing, or a controller that stands by.
+    pub fn start_at(&mut self, port: u16, deadline: Duration) {
+        self.spawn();
+        let stdout = self.child.as_mut().and_then(|child| child.stdout.take());
+        // Read to the end, so that the process never blocks on its output.
+        std::thread::spawn(move || {
+            stdout.map(|stdout| BufReader::new(stdout).lines().map_while(Result::ok).count())
+        });
+        let start = Instant::now();
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(
+                self.is_running() && start.elapsed() < deadline,
+                "{} does not listen on {port}\n{}",
+                self.name,
+                self.log_tail()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     /// Adds an environment variable for the next start.
     #[must_use]
     pub fn env(mut self, key: &str, value: &str) -> Self {

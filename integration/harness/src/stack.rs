@@ -14,6 +14,8 @@ const START: Duration = Duration::from_secs(30);
 pub struct StackBuilder {
     storages: usize,
     gateways: usize,
+    /// With etcd; 0: one controller with the embedded store.
+    controllers: usize,
     settings: Vec<(&'static str, String)>,
     env: Vec<(String, String)>,
 }
@@ -23,6 +25,7 @@ impl Default for StackBuilder {
         Self {
             storages: 1,
             gateways: 1,
+            controllers: 0,
             settings: Vec::new(),
             env: Vec::new(),
         }
@@ -39,6 +42,13 @@ impl StackBuilder {
     #[must_use]
     pub fn gateways(mut self, count: usize) -> Self {
         self.gateways = count;
+        self
+    }
+
+    /// So many controllers on a real etcd.
+    #[must_use]
+    pub fn controllers_on_etcd(mut self, count: usize) -> Self {
+        self.controllers = count;
         self
     }
 
@@ -66,6 +76,9 @@ impl StackBuilder {
 /// test fails.
 pub struct Stack {
     pub controller: Process,
+    /// Further controllers, with etcd.
+    pub standbys: Vec<Process>,
+    pub etcd: Option<Process>,
     pub storages: Vec<Process>,
     pub gateways: Vec<Process>,
     storage_ports: Vec<u16>,
@@ -83,19 +96,32 @@ impl Stack {
     fn start(plan: &StackBuilder) -> Self {
         let temp = TempDir::with_prefix("talweg-test-").expect("temp folder");
         let folder = temp.path().to_owned();
-        let controller_port = free_port();
-        let controllers = format!("controllers=http://127.0.0.1:{controller_port}");
-        let mut controller = plan.process(
-            "controller",
-            0,
-            &folder,
-            vec![
-                listen("grpc", controller_port),
+        let etcd = (plan.controllers > 0).then(|| etcd(&folder));
+        let controller_ports: Vec<_> = (0..plan.controllers.max(1)).map(|_| free_port()).collect();
+        let urls: Vec<_> = controller_ports
+            .iter()
+            .map(|port| format!("http://127.0.0.1:{port}"))
+            .collect();
+        let controllers = format!("controllers={}", urls.join(","));
+        let described = controller_ports.iter().enumerate().map(|(i, port)| {
+            let mut own = vec![
+                listen("grpc", *port),
                 listen("http", free_port()),
                 format!("data_dir={}", folder.join("controller").display()),
-            ],
-        );
+            ];
+            own.extend(
+                etcd.as_ref()
+                    .map(|(_, url)| format!("etcd_endpoints={url}")),
+            );
+            plan.process("controller", i, &folder, own)
+        });
+        let mut all: Vec<_> = described.collect();
+        let mut controller = all.remove(0);
         controller.start(START);
+        for (standby, port) in all.iter_mut().zip(&controller_ports[1..]) {
+            standby.start_at(*port, START);
+        }
+        let controller_port = controller_ports[0];
         let storage_ports: Vec<_> = (0..plan.storages).map(|_| free_port()).collect();
         let mut storages: Vec<_> = storage_ports
             .iter()
@@ -138,6 +164,8 @@ impl Stack {
         gateways.iter_mut().for_each(|g| g.start(START));
         Self {
             controller,
+            standbys: all,
+            etcd: etcd.map(|(process, _)| process),
             storages,
             gateways,
             storage_ports,
@@ -177,6 +205,35 @@ impl Stack {
     pub fn folder(&self) -> &Path {
         &self.folder
     }
+}
+
+/// A real etcd with its data in `folder`, and its URL.
+fn etcd(folder: &Path) -> (Process, String) {
+    let program = ["/usr/bin/etcd", "/usr/local/bin/etcd"]
+        .into_iter()
+        .map(Path::new)
+        .find(|path| path.exists())
+        .expect("etcd is not installed: apt-get install etcd-server (deploy/setup test does it)");
+    let (client, peer) = (free_port(), free_port());
+    let (url, peer) = (
+        format!("http://127.0.0.1:{client}"),
+        format!("http://127.0.0.1:{peer}"),
+    );
+    let data = folder.join("etcd").display().to_string();
+    let args = [
+        ["--name", "etcd"],
+        ["--data-dir", &data],
+        ["--logger", "zap"],
+        ["--listen-client-urls", &url],
+        ["--advertise-client-urls", &url],
+        ["--listen-peer-urls", &peer],
+        ["--initial-advertise-peer-urls", &peer],
+        ["--initial-cluster", &format!("etcd={peer}")],
+    ];
+    let args = args.into_iter().flatten().map(str::to_owned).collect();
+    let mut process = Process::foreign("etcd", program, args, folder);
+    process.start_at(client, START);
+    (process, url)
 }
 
 fn listen(plane: &str, port: u16) -> String {

@@ -353,7 +353,7 @@ async fn every_bad_input_gets_its_own_code() {
     );
     case!(
         "three replicas",
-        InvalidReplicationFactor,
+        NotEnoughNodes,
         create(
             &c,
             v1::CreateTopicRequest {

@@ -4,6 +4,7 @@
 //! are thin: they read options, call the client, and print; what can be decided
 //! without IO (lines, formats, proofs, schedules, ends) is apart and pure.
 
+mod admin;
 pub mod args;
 mod bench;
 mod connect;

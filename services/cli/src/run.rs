@@ -1,6 +1,7 @@
 //! From the words of the command line to an exit code.
 
 use crate::{
+    admin,
     args::{BenchCommand, Cli, Command, Globals, LogCommand},
     bench, consume,
     failure::Failure,
@@ -55,6 +56,8 @@ async fn dispatch(globals: &Globals, command: Command) -> Result<(), Failure> {
         Command::Log(command) => log(globals, command),
         Command::Bench(command) => bench(globals, command).await,
         Command::Cluster(command) => topic::cluster(globals, command).await,
+        Command::Node(command) => admin::node(globals, command).await,
+        Command::Partition(command) => admin::partition(globals, command).await,
     }
 }
 

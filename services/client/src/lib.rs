@@ -9,6 +9,7 @@
 //! No clock, IO or await in what decides ([`delivery::DeliveryCore`],
 //! [`fetch::FetchCore`], [`view::View`]).
 
+mod admin;
 pub mod backoff;
 mod client;
 pub mod clock;

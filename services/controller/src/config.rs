@@ -20,8 +20,12 @@ pub struct ControllerConfig {
     pub http: String,
     /// URL at which others reach the gRPC address; empty: made of it.
     pub advertised: String,
-    /// Folder of the embedded metadata store.
+    /// Folder of the embedded metadata store; not used with etcd.
     pub data_dir: PathBuf,
+    /// URLs of etcd's members; empty: the embedded store, for a single controller.
+    pub etcd_endpoints: Vec<String>,
+    /// Names this cluster among those in the same etcd.
+    pub etcd_namespace: String,
     /// Silence after which a node is taken for dead, in milliseconds.
     pub session_timeout_ms: u32,
     /// Time to live of the election lease, in milliseconds.
@@ -32,6 +36,9 @@ pub struct ControllerConfig {
     pub max_partitions_per_node: u32,
     /// `max.partitions.per.topic`.
     pub max_partitions_per_topic: u32,
+    /// How long a preferred replica is in sync before leadership returns to it,
+    /// in milliseconds; 0: it does not return by itself.
+    pub preferred_leader_ms: u32,
     /// Time that streams get to end when the process is told to stop, in milliseconds.
     pub drain_ms: u64,
     /// Logs and spans.
@@ -45,11 +52,14 @@ impl Default for ControllerConfig {
             http: "127.0.0.1:7091".into(),
             advertised: String::new(),
             data_dir: PathBuf::from("talweg-data/controller"),
+            etcd_endpoints: Vec::new(),
+            etcd_namespace: "default".into(),
             session_timeout_ms: 3_000,
             election_ttl_ms: 10_000,
             default_partitions: 12,
             max_partitions_per_node: limits::PARTITIONS_PER_NODE_MAX,
             max_partitions_per_topic: limits::PARTITIONS_PER_TOPIC_MAX,
+            preferred_leader_ms: 30_000,
             drain_ms: 500,
             telemetry: TelemetryConfig::default(),
         }
@@ -117,6 +127,8 @@ impl ControllerConfig {
                 partitions_per_node: self.max_partitions_per_node,
                 partitions_per_topic: self.max_partitions_per_topic,
             },
+            preferred_after: (self.preferred_leader_ms > 0)
+                .then(|| Duration::from_millis(u64::from(self.preferred_leader_ms))),
             new_cluster_id: Uuid::new_v4(),
         }
     }

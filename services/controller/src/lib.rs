@@ -16,6 +16,7 @@ mod election;
 mod handle;
 mod hub;
 mod metrics;
+mod probe;
 mod records;
 mod service;
 mod start;
@@ -30,14 +31,20 @@ pub use store::StoreError;
 
 use std::{sync::Arc, time::Duration};
 use talweg_metastore::Metastore;
+use talweg_metastore_etcd::{EtcdConfig, EtcdMetastore};
 use tokio_util::sync::CancellationToken;
 
-/// Opens the embedded store in `config.data_dir`.
+/// Opens what keeps the metadata: etcd where its addresses are configured, else
+/// the embedded store in `config.data_dir`.
 ///
 /// # Errors
-/// The folder cannot be used, or what is in it.
+/// The folder cannot be used, or what is in it; or etcd's addresses are malformed.
 #[cfg(feature = "rocks")]
 pub async fn open_store(config: &ControllerConfig) -> Result<Arc<dyn Metastore>, ControllerError> {
+    if !config.etcd_endpoints.is_empty() {
+        let etcd = EtcdConfig::new(config.etcd_endpoints.clone(), config.etcd_namespace.clone());
+        return Ok(Arc::new(EtcdMetastore::connect(etcd).await?));
+    }
     tokio::fs::create_dir_all(&config.data_dir).await?;
     let path = config.data_dir.join("metadata");
     Ok(Arc::new(

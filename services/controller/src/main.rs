@@ -19,6 +19,9 @@ struct Args {
     /// Folder of the embedded metadata store
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
+    /// URL of an etcd member; may repeat; without it the embedded store is used
+    #[arg(long = "etcd", value_name = "URL")]
+    etcd: Vec<String>,
     /// gRPC address
     #[arg(long, value_name = "ADDR")]
     grpc: Option<String>,
@@ -31,6 +34,10 @@ fn main() {
     let args = Args::parse();
     let flags = [
         ("data_dir", args.data_dir.clone()),
+        (
+            "etcd_endpoints",
+            (!args.etcd.is_empty()).then(|| args.etcd.join(",")),
+        ),
         ("grpc", args.grpc.clone()),
         ("http", args.http.clone()),
     ];

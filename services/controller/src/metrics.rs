@@ -1,11 +1,14 @@
 //! What a controller counts.
 
 use crate::core::{Core, Plane};
-use talweg_kit::metrics::{Histogram, IntGauge, IntGaugeVec, LATENCY_BUCKETS, Metrics as Registry};
+use talweg_kit::metrics::{
+    Histogram, IntCounterVec, IntGauge, IntGaugeVec, LATENCY_BUCKETS, Metrics as Registry,
+};
 
 pub struct Metrics {
     pub active: IntGauge,
     pub write_seconds: Histogram,
+    pub recovered: IntCounterVec,
     topics: IntGauge,
     partitions: IntGauge,
     leaderless: IntGauge,
@@ -29,6 +32,11 @@ impl Metrics {
                 "controller_write_seconds",
                 "Duration of one transaction of the metadata store",
                 LATENCY_BUCKETS,
+            ),
+            recovered: registry.counters(
+                "controller_recovered_elections_total",
+                "Elections after which acknowledged records may be missing",
+                &["kind"],
             ),
             topics: registry.gauge("controller_topics", "Topics"),
             partitions: registry.gauge("controller_partitions", "Partitions"),

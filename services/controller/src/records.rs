@@ -1,7 +1,9 @@
 //! Stored bytes to values and back: the only place that knows what is in the
 //! metastore. One protobuf message a key, see `talweg.records.v1`.
 
-use crate::core::{Change, Cluster, Life, Node, Partition, Tombstone, Topic, Value};
+use crate::core::{
+    Change, Cluster, Life, Move, Node, Partition, Recovered, Tombstone, Topic, Value,
+};
 use prost::{Message, bytes::Bytes};
 use std::collections::BTreeSet;
 use talweg_metastore::keys::Key;
@@ -69,6 +71,9 @@ fn encode_node(node: &Node, key: &Key) -> stored::NodeRecord {
         version: node.version.clone(),
         clean: node.clean,
         earlier_process_ids: node.earlier.iter().map(|id| uuid(*id)).collect(),
+        draining: node.draining,
+        removed: node.removed,
+        lost: node.lost,
     }
 }
 
@@ -98,7 +103,7 @@ fn encode_topic(topic: &Topic, key: &Key) -> stored::TopicRecord {
 }
 
 fn encode_partition(partition: &Partition) -> stored::PartitionRecord {
-    let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect();
+    let ids = |nodes: &[NodeId]| nodes.iter().map(|node| node.0).collect::<Vec<_>>();
     stored::PartitionRecord {
         leader: partition.leader.0,
         leader_incarnation: partition.leader_incarnation.0,
@@ -108,6 +113,21 @@ fn encode_partition(partition: &Partition) -> stored::PartitionRecord {
         in_sync: ids(&partition.in_sync),
         eligible: ids(&partition.eligible),
         last_in_sync: ids(&partition.last_in_sync),
+        recovered: partition
+            .recovered
+            .map(|recovered| stored::RecoveredRecord {
+                leader_epoch: recovered.epoch.0,
+                unclean: recovered.unclean,
+                time_ms: recovered.time.0,
+            }),
+        r#move: partition.moving.as_ref().map(|moving| stored::MoveRecord {
+            id: uuid(moving.id),
+            from: ids(&moving.from),
+            to: ids(&moving.to),
+            throttle_bytes_per_second: moving.throttle,
+            started_ms: moving.started.0,
+        }),
+        removed: ids(&partition.removed),
     }
 }
 
@@ -130,7 +150,7 @@ pub fn decode(key: &[u8], value: &Bytes) -> Result<Option<Change>, DamagedRecord
         Key::TopicName(_) => TopicId::from_slice(value)
             .map(Value::TopicName)
             .ok_or("not an id"),
-        Key::Partition(_) => message(value).map(decode_partition),
+        Key::Partition(_) => message(value).and_then(decode_partition),
         Key::Tombstone(_) => message(value).map(decode_tombstone),
         Key::ProducerIds => {
             message(value).map(|record: stored::ProducerIdsRecord| Value::ProducerIds(record.next))
@@ -174,6 +194,9 @@ fn decode_node(record: stored::NodeRecord) -> Decoded<Value> {
         folders: folders.collect::<Decoded<BTreeSet<_>>>()?,
         clean: record.clean,
         version: record.version,
+        draining: record.draining,
+        removed: record.removed,
+        lost: record.lost,
     }))
 }
 
@@ -198,9 +221,25 @@ fn decode_topic(record: stored::TopicRecord) -> Decoded<Value> {
     }))
 }
 
-fn decode_partition(record: stored::PartitionRecord) -> Value {
+fn decode_partition(record: stored::PartitionRecord) -> Decoded<Value> {
     let ids = |nodes: Vec<u32>| nodes.into_iter().map(NodeId).collect();
-    Value::Partition(Partition {
+    let moving = record.r#move.map(|moving| -> Decoded<Move> {
+        Ok(Move {
+            id: read_uuid(&moving.id)?,
+            from: ids(moving.from),
+            to: ids(moving.to),
+            throttle: moving.throttle_bytes_per_second,
+            started: TimestampMs(moving.started_ms),
+        })
+    });
+    Ok(Value::Partition(Partition {
+        moving: moving.transpose()?,
+        recovered: record.recovered.map(|recovered| Recovered {
+            epoch: LeaderEpoch(recovered.leader_epoch),
+            unclean: recovered.unclean,
+            time: TimestampMs(recovered.time_ms),
+        }),
+        removed: ids(record.removed),
         leader: NodeId(record.leader),
         leader_incarnation: Incarnation(record.leader_incarnation),
         leader_epoch: LeaderEpoch(record.leader_epoch),
@@ -209,7 +248,7 @@ fn decode_partition(record: stored::PartitionRecord) -> Value {
         in_sync: ids(record.in_sync),
         eligible: ids(record.eligible),
         last_in_sync: ids(record.last_in_sync),
-    })
+    }))
 }
 
 fn decode_tombstone(record: stored::TombstoneRecord) -> Value {
@@ -238,6 +277,9 @@ mod tests {
             folders: BTreeSet::from([FolderId(Uuid::from_u128(4))]),
             clean: true,
             version: "0.1.0".into(),
+            draining: true,
+            removed: true,
+            lost: true,
         };
         let topic = Topic {
             name: "t".into(),
@@ -258,6 +300,19 @@ mod tests {
             in_sync: vec![NodeId(1)],
             eligible: vec![NodeId(2)],
             last_in_sync: vec![NodeId(1), NodeId(2)],
+            recovered: Some(Recovered {
+                epoch: LeaderEpoch(8),
+                unclean: true,
+                time: TimestampMs(7),
+            }),
+            moving: Some(Move {
+                id: Uuid::from_u128(5),
+                from: vec![NodeId(2)],
+                to: vec![NodeId(1)],
+                throttle: 1 << 20,
+                started: TimestampMs(8),
+            }),
+            removed: vec![NodeId(9)],
         };
         let tombstone = Tombstone {
             name: "t".into(),
@@ -297,6 +352,21 @@ mod tests {
             let change = decode(&key.encode(), &bytes).expect("reads");
             assert_eq!(change, Some(Change::put(key, value)));
         }
+    }
+
+    /// A record of a version that knew neither moves nor recovered elections.
+    #[test]
+    fn records_of_earlier_versions_are_read() {
+        let tp = TopicPartition {
+            topic_id: TopicId(Uuid::from_u128(7)),
+            partition: PartitionIndex(0),
+        };
+        // leader 1, incarnation 2, replicas, in-sync and last in-sync sets of node 1.
+        let old = [8, 1, 16, 2, 42, 1, 1, 50, 1, 1, 66, 1, 1];
+        let change = decode(&Key::Partition(tp).encode(), &Bytes::copy_from_slice(&old));
+        let expected = Partition::new(vec![NodeId(1)], Some((NodeId(1), Incarnation(2))));
+        let expected = Change::put(Key::Partition(tp), Value::Partition(expected));
+        assert_eq!(change, Ok(Some(expected)));
     }
 
     #[test]

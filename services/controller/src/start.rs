@@ -4,7 +4,7 @@
 use crate::{
     config::ControllerConfig,
     election::Candidate,
-    handle::{Handle, Role},
+    handle::{Handle, Message, Role},
     metrics::Metrics,
     service::{ClusterApi, ControllerApi, TopicApi},
     store::StoreError,
@@ -34,6 +34,7 @@ use uuid::Uuid;
 
 /// Messages that wait for the loop; more senders wait for a place.
 const MAILBOX: usize = 1_024;
+const AFTER_RESIGNING: Duration = Duration::from_secs(1);
 
 /// Why a controller did not start, or had to stop.
 #[derive(Debug, Error)]
@@ -49,6 +50,8 @@ pub enum ControllerError {
     #[cfg(feature = "rocks")]
     #[error(transparent)]
     Open(#[from] talweg_metastore_rocks::OpenError),
+    #[error(transparent)]
+    Etcd(#[from] talweg_metastore_etcd::ConfigError),
     #[error("the controller's task has ended: {0}")]
     Task(String),
 }
@@ -245,6 +248,8 @@ impl Governor {
         let result = loop {
             match self.term().await {
                 Ok(Ended::Lost) => tracing::warn!("no longer the active controller"),
+                // A standby goes first.
+                Ok(Ended::Resigned) => tokio::time::sleep(AFTER_RESIGNING).await,
                 Ok(Ended::Stopped) => break Ok(()),
                 Err(error) => break Err(error),
             }
@@ -268,22 +273,28 @@ impl Governor {
             leadership = self.candidate.campaign(standby) => Arc::new(leadership?),
         };
         let store = self.candidate.store.clone();
+        let (mailbox, messages) = mpsc::channel(MAILBOX);
         let term = Term::begin(
             store.clone(),
             leadership.clone(),
             self.config.settings(),
+            mailbox.downgrade(),
             self.metrics.clone(),
         );
         let ended = match term.await {
-            Ok(term) => self.lead(term).await,
+            Ok(term) => self.lead(term, mailbox, messages).await,
             Err(error) => Err(error),
         };
         leadership.resign(store.as_ref()).await;
         Ok(ended?)
     }
 
-    async fn lead(&self, term: Term) -> Result<Ended, StoreError> {
-        let (mailbox, messages) = mpsc::channel(MAILBOX);
+    async fn lead(
+        &self,
+        term: Term,
+        mailbox: mpsc::Sender<Message>,
+        messages: mpsc::Receiver<Message>,
+    ) -> Result<Ended, StoreError> {
         self.handle.set_role(Role::Active(mailbox));
         self.readiness.ready();
         self.metrics.active.set(1);

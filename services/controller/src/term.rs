@@ -7,11 +7,12 @@
 
 use crate::{
     convert,
-    core::{CallId, Core, Effect, Event, Now, Settings, StreamId},
+    core::{CallId, Core, Effect, Event, Now, Recovered, Settings, StreamId},
     election::Leadership,
     handle::{Answer, Message, Peer, gone},
     hub::Hub,
     metrics::Metrics,
+    probe,
     store::{self, StoreError, Written},
 };
 use futures::future::BoxFuture;
@@ -25,7 +26,7 @@ use talweg_metastore::Metastore;
 use talweg_proto::controller::v1::{
     HeartbeatAck, NodeSessionResponse, SessionFenced, node_session_response::Frame,
 };
-use talweg_types::{NodeId, TimestampMs};
+use talweg_types::{NodeId, TimestampMs, TopicPartition};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, MissedTickBehavior},
@@ -40,6 +41,8 @@ const GATHERED_MAX: usize = 2_000;
 pub enum Ended {
     /// Another may be elected now.
     Lost,
+    /// It hears nobody: another may do better.
+    Resigned,
     /// The process stops.
     Stopped,
 }
@@ -58,6 +61,9 @@ pub struct Term {
     next_call: u64,
     writing: Option<BoxFuture<'static, Result<Written, StoreError>>>,
     write_began: Instant,
+    /// The way back for what runs beside the loop.
+    events: mpsc::WeakSender<Message>,
+    resigned: bool,
     metrics: Arc<Metrics>,
 }
 
@@ -70,6 +76,7 @@ impl Term {
         store: Arc<dyn Metastore>,
         leadership: Arc<Leadership>,
         settings: Settings,
+        events: mpsc::WeakSender<Message>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, StoreError> {
         let view = store::load(store.as_ref()).await?;
@@ -92,6 +99,8 @@ impl Term {
             next_call: 0,
             writing: None,
             write_began: started,
+            events,
+            resigned: false,
             metrics,
         })
     }
@@ -123,6 +132,9 @@ impl Term {
                     Some(message) => self.on_message(message),
                     None => return Ok(Ended::Stopped),
                 },
+            }
+            if self.resigned {
+                return Ok(Ended::Resigned);
             }
         }
     }
@@ -285,11 +297,50 @@ impl Term {
                 tracing::warn!(%refusal, "a node was refused");
                 self.end_stream(stream, convert::refusal(refusal));
             }
+            Effect::Probe {
+                node,
+                incarnation,
+                address,
+            } => probe::spawn(self.events.clone(), node, incarnation, address),
+            Effect::AskEnds { stream, partitions } => {
+                self.to_node(
+                    stream,
+                    Frame::AskReplicaEnds(convert::ask_ends(&partitions)),
+                );
+            }
+            Effect::Recovered {
+                partition,
+                leader,
+                recovered,
+            } => self.on_recovered(partition, leader, recovered),
+            Effect::Resign => {
+                tracing::error!(
+                    "most sessions went silent at once: this controller is cut off and resigns"
+                );
+                self.resigned = true;
+            }
             Effect::Close { stream } => {
                 let why = "this session is over: register again";
                 self.end_stream(stream, Refusal::new(ErrorCode::Unavailable, why));
             }
         }
+    }
+
+    fn on_recovered(&self, partition: TopicPartition, leader: NodeId, recovered: Recovered) {
+        let kind = if recovered.unclean {
+            "unclean"
+        } else {
+            "recovered"
+        };
+        self.metrics.recovered.with_label_values(&[kind]).inc();
+        tracing::error!(
+            %partition,
+            leader = leader.0,
+            leader_epoch = recovered.epoch.0,
+            unclean = recovered.unclean,
+            "a leader was elected from replicas that had lost unflushed bytes: records that were \
+             acknowledged may be missing at the end of earlier epochs"
+        );
     }
 
     fn write(&mut self, changes: Vec<crate::core::Change>) {

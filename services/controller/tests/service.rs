@@ -122,6 +122,7 @@ async fn a_topic_lives_and_dies_before_a_watchers_eyes() {
         node_id: id,
         incarnation: 1,
         topic_ids: vec![topic.topic_id.clone()],
+        partitions: Vec::new(),
     };
     controller
         .client()
@@ -181,6 +182,10 @@ async fn refusals_carry_their_codes_and_facts() {
         ),
         (
             with(|r| r.replication_factor = Some(3)),
+            ErrorCode::NotEnoughNodes,
+        ),
+        (
+            with(|r| r.replication_factor = Some(8)),
             ErrorCode::InvalidReplicationFactor,
         ),
         (
@@ -264,10 +269,14 @@ async fn refusals_carry_their_codes_and_facts() {
         talweg_types::topic_config::KEYS.len()
     );
     let mut cluster = ClusterServiceClient::new(controller.channel.clone());
-    let drain = cluster
-        .drain_node(v1::DrainNodeRequest { node_id: 1 })
+    let unknown = cluster
+        .drain_node(v1::DrainNodeRequest { node_id: 9 })
         .await;
-    assert_eq!(code(drain), Some(ErrorCode::NotBuilt));
+    assert_eq!(code(unknown), Some(ErrorCode::UnknownNode));
+    let balance = cluster
+        .balance_cluster(v1::BalanceClusterRequest::default())
+        .await;
+    assert_eq!(code(balance), Some(ErrorCode::NotBuilt));
     controller.stop().await;
 }
 

@@ -277,7 +277,7 @@ async fn session_once(
                     Some(Answer::Fenced(fenced)) => {
                         return Err(Refusal::new(ErrorCode::StaleIncarnation, fenced.reason));
                     }
-                    Some(Answer::HeartbeatAck(_)) | None => {}
+                    Some(Answer::HeartbeatAck(_) | Answer::AskReplicaEnds(_)) | None => {}
                 }
             }
             () = tokio::time::sleep_until(next_beat) => {

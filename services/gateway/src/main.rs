@@ -5,11 +5,6 @@ use std::time::Duration;
 use talweg_gateway::{GatewayConfig, start};
 use talweg_kit::{config::CommonArgs, process, shutdown};
 
-/// Frames of a mebibyte come and go all the time: glibc gives such memory back to
-/// the kernel and faults it in again, which costs up to a third of a fetch.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Terminates client streams and routes them to partition leaders.
 #[derive(Parser)]
 #[command(name = "talweg-gateway", version)]

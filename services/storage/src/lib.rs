@@ -24,6 +24,7 @@ mod metrics;
 mod node;
 mod partition;
 mod produce;
+mod replicate;
 mod resolve;
 mod services;
 mod start;

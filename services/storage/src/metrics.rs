@@ -11,6 +11,8 @@ pub struct Metrics {
     pub produced_records: IntCounter,
     pub fetched_bytes: IntCounter,
     pub fetched_records: IntCounter,
+    pub replicated_in_bytes: IntCounter,
+    pub replicated_out_bytes: IntCounter,
     pub refused_batches: IntCounter,
     pub cold_reads: IntCounter,
     pub produce_streams: IntGauge,
@@ -44,6 +46,14 @@ impl Metrics {
             fetched_records: counter(
                 "fetched_records_total",
                 "Records in batches sent to readers.",
+            ),
+            replicated_in_bytes: counter(
+                "replicated_in_bytes_total",
+                "Encoded bytes of batches appended as a follower.",
+            ),
+            replicated_out_bytes: counter(
+                "replicated_out_bytes_total",
+                "Encoded bytes of batches sent to followers.",
             ),
             refused_batches: counter("refused_batches_total", "Batches that were refused."),
             cold_reads: counter("cold_reads_total", "Reads that had to wait for the disk."),

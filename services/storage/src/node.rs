@@ -6,8 +6,10 @@ use crate::{
     config::StorageConfig,
     metrics::Metrics,
     partition::{LoopHandle, PartitionHandle, Registry},
+    replicate::Outbox,
     view::ViewHolder,
 };
+use parking_lot::RwLock;
 use std::{
     sync::{
         Arc,
@@ -15,6 +17,7 @@ use std::{
     },
     time::Duration,
 };
+use talweg_replication::Contacts;
 use talweg_types::{Incarnation, TopicPartition};
 use tokio::{
     sync::{Semaphore, watch},
@@ -36,6 +39,10 @@ pub struct Node {
     pub loops: Vec<LoopHandle>,
     pub clock: Arc<ClockWatch>,
     pub metrics: Arc<Metrics>,
+    /// What loops have to say to other nodes.
+    pub outbox: Arc<Outbox>,
+    /// Which controllers and nodes were heard, and when.
+    pub contacts: Arc<RwLock<Contacts>>,
     /// Cold reads at a time.
     pub readers: Arc<Semaphore>,
     /// Streams at a time.
@@ -52,8 +59,11 @@ impl Node {
         loops: Vec<LoopHandle>,
         clock: Arc<ClockWatch>,
         metrics: Arc<Metrics>,
+        outbox: Arc<Outbox>,
     ) -> Self {
         Self {
+            outbox,
+            contacts: Arc::default(),
             readers: Arc::new(Semaphore::new(config.read_threads.max(1))),
             streams: Arc::new(Semaphore::new(config.streams_max)),
             config,

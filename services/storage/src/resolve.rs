@@ -90,6 +90,21 @@ pub fn led_partition(
     Err(not_leading(node, &tp))
 }
 
+/// A partition that this node leads, and whose watermark may be shown.
+pub fn readable_partition(
+    node: &Node,
+    topic: &TopicView,
+    partition: u32,
+) -> Result<(Arc<PartitionHandle>, LeaderEpoch), Refusal> {
+    let (handle, epoch) = led_partition(node, topic, partition)?;
+    if handle.knows_watermark() {
+        return Ok((handle, epoch));
+    }
+    let message =
+        "the new leader does not know yet how far its predecessor's readers may have read";
+    Err(Refusal::new(ErrorCode::OffsetNotAvailable, message).retry_after(OPENING_RETRY_MS))
+}
+
 /// Why this node does not serve a partition, and who does.
 pub fn not_leading(node: &Node, tp: &TopicPartition) -> Refusal {
     let view = node.view.get();

@@ -18,13 +18,14 @@ use crate::{
     node::Node,
     partition::{Command, LoopSettings, spawn_loop},
     produce::ProduceHandler,
+    replicate::{Outbox, ReplicateHandler, propose, pull},
     services::{Cluster, Offsets, Replicas},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle};
 use talweg_kit::{
     config::{Problem, ProcessConfig},
-    data_stream::{fetch_service, produce_service},
+    data_stream::{DataService, ReplicateMethod, fetch_service, produce_service},
     health::{HttpServer, Readiness, router, serve_http},
     metrics,
     net::{ServerHandle, ServerOptions, bind, serve},
@@ -71,6 +72,7 @@ pub struct Handle {
     pub(crate) ended: watch::Receiver<Option<Result<(), Stopped>>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
     housekeeping: tokio::task::JoinHandle<()>,
+    pulling: tokio::task::JoinHandle<()>,
     _control: SideRuntime,
 }
 
@@ -90,7 +92,8 @@ pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
         .set(i64::try_from(descriptors).unwrap_or(i64::MAX));
     let clock = Arc::new(ClockWatch::default());
     let (loops, threads) = start_loops(&config, &folders, &clock, &metrics)?;
-    let node = Arc::new(Node::new(config.clone(), loops, clock, metrics));
+    let (outbox, followed) = Outbox::new();
+    let node = Arc::new(Node::new(config.clone(), loops, clock, metrics, outbox));
 
     let readiness = Readiness::default();
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -106,6 +109,11 @@ pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
         .add_service(fetch_service::<FetchHandler>(FetchHandler {
             node: Arc::clone(&node),
         }))
+        .add_service(DataService::<ReplicateMethod, ReplicateHandler>::new(
+            ReplicateHandler {
+                node: Arc::clone(&node),
+            },
+        ))
         .add_service(OffsetServiceServer::new(Offsets {
             node: Arc::clone(&node),
         }))
@@ -142,6 +150,12 @@ pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
         space: Arc::clone(&session.space),
     };
     let (control, ended) = start_control(&node, &folders, &controllers, &session)?;
+    control.spawn(propose(
+        Arc::clone(&node),
+        Arc::clone(&node.outbox),
+        Arc::clone(&controllers),
+    ));
+    let pulling = tokio::spawn(pull(Arc::clone(&node), followed));
     Ok(Handle {
         grpc_addr: server.addr(),
         http_addr: http.addr(),
@@ -155,6 +169,7 @@ pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
         ended,
         threads,
         housekeeping: tokio::spawn(housekeeping.run()),
+        pulling,
         _control: control,
     })
 }
@@ -303,6 +318,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.housekeeping.abort();
+        self.pulling.abort();
         for owner in &self.node.loops {
             // After a stop they have ended already.
             let _ = owner.send(Command::Abort);

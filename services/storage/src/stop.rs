@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 use talweg_log::kv::RocksKv;
+use talweg_types::LeaderEpoch;
 use tokio::{sync::oneshot, time::timeout};
 
 /// For flushing and closing all logs.
@@ -28,6 +29,11 @@ impl Handle {
             .set_service_status("", tonic_health::ServingStatus::NotServing)
             .await;
         self.node.begin_drain(drain);
+        if self.leads_replicated() {
+            // Others take over at once; what comes here meanwhile is told who leads.
+            self.session.leave.notify_one();
+            self.resign_replicated();
+        }
         if let Some(server) = self.server.take() {
             let report = server.stop(drain + CLOSING_TIME + LAST_TIME).await;
             tracing::info!(
@@ -67,6 +73,36 @@ impl Handle {
         let index = Arc::downgrade(&self.folders.index);
         drop(self);
         released(&index).await
+    }
+
+    /// Nothing is acknowledged in an epoch that another may end now: what waits is
+    /// unknown and is asked for again, at the next leader.
+    fn resign_replicated(&self) {
+        let view = self.node.view.get();
+        for handle in self.node.partitions.all() {
+            let tp = handle.tp;
+            let state = view.partition(&tp).map(|(_, state)| state);
+            if let Some(state) = state.filter(|state| state.replicas.len() > 1) {
+                let epoch = LeaderEpoch(state.leader_epoch);
+                // A loop that has ended leads nothing.
+                let _ = self
+                    .node
+                    .loop_of(&handle)
+                    .send(Command::Resign { tp, epoch });
+            }
+        }
+    }
+
+    /// Whether it leads something that others hold too.
+    fn leads_replicated(&self) -> bool {
+        let view = self.node.view.get();
+        let replicated = |tp| {
+            view.partition(tp)
+                .is_some_and(|(_, state)| state.replicas.len() > 1)
+        };
+        let all = self.node.partitions.all();
+        all.iter()
+            .any(|handle| handle.leads().is_some() && replicated(&handle.tp))
     }
 
     async fn close_logs(&self) -> bool {

@@ -311,3 +311,67 @@ fn a_follower_retains_by_its_leaders_word_only() {
     flush(&mut copied);
     assert_eq!(copied.bounds().log_start, copied.bounds().high_watermark);
 }
+
+#[test]
+fn history_reaches_back_as_far_as_copies_begin() {
+    // Records are deleted up to the second epoch; the segment still has the first.
+    let (_one, mut log) = leader(14);
+    flush(&mut log);
+    log.delete_before(Offset(38), NOW).expect("deleted");
+    log.tick(at(1000), true);
+    flush(&mut log);
+    let reader = log.reader();
+    let (start, _) = reader.copy_start().expect("start");
+    assert!(
+        start < Offset(36) && log.bounds().log_start == Offset(38),
+        "{start}"
+    );
+    // A copy that stands in the first epoch is a prefix, and is told so.
+    let first = (LeaderEpoch(1), Offset(36));
+    assert_eq!(reader.epoch_end_offset(LeaderEpoch(1)), first);
+    assert_eq!(
+        reader.epoch_end_offset(LeaderEpoch(0)),
+        (LeaderEpoch::NONE, start)
+    );
+}
+
+#[test]
+fn a_replica_may_begin_anew_below_its_own_uncommitted_end() {
+    let (_one, log) = leader(15);
+    let two = Node::new(16);
+    let mut copied = follower(&two, 5);
+    for _ in 0..4 {
+        assert!(copy_once(&log.reader(), &mut copied, 1));
+    }
+    let end = copied.bounds().log_end;
+    let start = Offset(end.0 - 1);
+    copied.restart_at(start, &[]).expect("begun anew");
+    copied.check().expect("sound");
+    assert_eq!(
+        (copied.bounds().log_start, copied.bounds().log_end),
+        (start, start)
+    );
+    copied.set_high_watermark(start);
+    let committed = copied.restart_at(Offset(start.0 - 1), &[]);
+    assert!(matches!(committed, Err(LogError::OutOfRange { .. })));
+}
+
+#[test]
+fn a_follower_that_was_restarted_does_not_ask_to_be_ticked_all_the_time() {
+    let (_one, log) = leader(17);
+    let two = Node::new(18);
+    let mut copied = follower(&two, 5);
+    copy(&log.reader(), &mut copied);
+    copied.close().expect("closed");
+    drop(copied);
+    let two = two.killed();
+    let mut copied = follower(&two, 5);
+    copied.set_config(LogConfig {
+        retention_ms: 1,
+        ..config()
+    });
+    let late = TimestampMs(NOW.0 + 1_000_000_000);
+    copied.tick(late, true);
+    flush(&mut copied);
+    assert!(copied.next_tick(late).0 > late.0 + 1_000);
+}

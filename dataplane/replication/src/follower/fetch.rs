@@ -108,7 +108,10 @@ impl Follower {
             }
         }
         self.phase = Phase::Following(session);
-        self.broken = 0;
+        if self.in_flight() == 0 {
+            // Batches count once they are written: a full disk is asked less and less.
+            self.broken = 0;
+        }
         self.take_bounds(fetched.high_watermark, fetched.log_start, effects);
         self.report(effects);
     }
@@ -135,7 +138,11 @@ impl Follower {
             return;
         }
         // A log that is further than what was handed to it was driven by others.
+        let before = self.ends.log_end;
         self.ends.log_end = self.ends.log_end.max(log_end.min(self.handed));
+        if self.ends.log_end > before {
+            self.broken = 0;
+        }
         match self.phase {
             Phase::Settling => self.open(now, history, effects),
             Phase::Following(_) => {

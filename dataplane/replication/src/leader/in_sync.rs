@@ -20,6 +20,8 @@ pub(super) struct Proposals {
     outstanding: Option<(ProposalId, BTreeSet<NodeId>)>,
     /// Members of attempts at this partition epoch whose outcome is unknown.
     in_doubt: BTreeSet<NodeId>,
+    /// The last attempt was refused at the partition epoch that is known here.
+    refused: bool,
     not_before: MonotonicMs,
     /// In a row.
     failures: u32,
@@ -112,7 +114,13 @@ impl<W> Leader<W> {
             return;
         }
         let lagging = self.lagging(now, self.timings.lag_ms);
-        let returning: Vec<_> = self.returning().collect();
+        // What is in doubt is settled first: whoever returned with it may be gone,
+        // and be refused for ever.
+        let settling = self.proposals.refused && !self.proposals.in_doubt.is_empty();
+        let returning: Vec<_> = match settling {
+            true => Vec::new(),
+            false => self.returning().collect(),
+        };
         let wanted = !lagging.is_empty() || !returning.is_empty();
         // The same set again settles what is in doubt: it moves the partition epoch.
         if !wanted && self.proposals.in_doubt.is_empty() {
@@ -154,6 +162,7 @@ impl<W> Leader<W> {
         if self.proposals.take(id).is_none() {
             return;
         }
+        self.proposals.refused = true;
         self.back_off(now);
         self.hear_successors(now, effects);
         self.settle(effects);

@@ -1,5 +1,6 @@
 //! etcd processes of our own: free ports, data in memory, killed when dropped.
 
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     net::TcpListener,
     path::{Path, PathBuf},
@@ -146,18 +147,18 @@ impl Member {
 
     /// Stops it without ending it: it answers nothing and closes nothing.
     pub fn hang(&self) {
-        self.signal("-STOP");
+        self.signal(Signal::STOP);
     }
 
     /// Lets it go on after [`Member::hang`].
     pub fn go_on(&self) {
-        self.signal("-CONT");
+        self.signal(Signal::CONT);
     }
 
-    fn signal(&self, signal: &str) {
-        let id = self.child.as_ref().expect("it runs").id().to_string();
-        let status = Command::new("kill").args([signal, &id]).status();
-        assert!(status.expect("kill").success());
+    fn signal(&self, signal: Signal) {
+        let id = self.child.as_ref().expect("it runs").id();
+        let id = i32::try_from(id).ok().and_then(Pid::from_raw);
+        kill_process(id.expect("a pid"), signal).expect("signalled");
     }
 
     /// Starts it empty and as another cluster, as after a restored backup.

@@ -2,6 +2,7 @@
 //! itself; whether the cluster agrees is found out later. Wrong usage is exit
 //! code 2 and never reaches the network.
 
+mod admin;
 mod bench;
 mod consume;
 mod dev;
@@ -10,6 +11,7 @@ mod produce;
 mod topic;
 mod value;
 
+pub use admin::{NamedPartition, NodeCommand, PartitionCommand};
 pub use bench::{
     BenchCommand, BenchForm, FetchBench, LatencyBench, Load, ProbeBench, ProcessPid, ProduceBench,
     RawBench, StreamBench, StreamServe,
@@ -86,6 +88,12 @@ pub enum Command {
     /// What the cluster is made of.
     #[command(subcommand)]
     Cluster(ClusterCommand),
+    /// Drain, undrain and remove storage nodes.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Move replicas and elect leaders.
+    #[command(subcommand)]
+    Partition(PartitionCommand),
 }
 
 /// About the cluster.

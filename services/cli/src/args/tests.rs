@@ -42,6 +42,13 @@ fn every_line_of_the_contract_is_understood() {
         "bench fetch t --records 5 --record-size 100 --rate 10 --streams 2 --acks 1 --direct",
         "bench latency t --records 5 --record-size 100 --rate 10 --streams 2 --acks 1 --direct",
         "cluster describe",
+        "node drain 3",
+        "node undrain 3",
+        "node remove 3",
+        "partition reassign t:0 --to 1,2,3 --throttle 5",
+        "partition status",
+        "partition cancel t:0",
+        "partition elect t:0 --unclean",
         "-b http://h:1 --json topic list",
         "topic list -b http://h:1 --json",
         "topic list --bootstrap h:1,i:2",
@@ -58,6 +65,12 @@ fn wrong_usage_is_refused_before_the_network() {
         "topic",
         "topic create",
         "topic create t --partitions x",
+        "node drain x",
+        "node drain",
+        "partition reassign t --to 1",
+        "partition reassign t:x --to 1",
+        "partition reassign t:0",
+        "partition elect :0",
         "topic create t --config novalue",
         "topic create t --config =v",
         "topic alter t",
@@ -86,7 +99,6 @@ fn wrong_usage_is_refused_before_the_network() {
         // Words of later versions are not taken yet.
         "group list",
         "dlq list",
-        "node drain 1",
     ] {
         let error = parse(line).expect_err(line);
         assert_eq!(error.exit_code(), 2, "{line}: {error}");

@@ -1,5 +1,6 @@
 //! Values that options take.
 
+use super::NamedPartition;
 use std::str::FromStr;
 
 /// URLs of gateways, at least one; each has a scheme and an authority.
@@ -46,6 +47,19 @@ fn url(text: &str) -> Result<String, String> {
         ));
     }
     Ok(full.trim_end_matches('/').to_owned())
+}
+
+/// `TOPIC:NUMBER`; a topic's name has no colon.
+pub fn named_partition(text: &str) -> Result<NamedPartition, String> {
+    let parts = text.split_once(':').filter(|(topic, _)| !topic.is_empty());
+    let (topic, number) = parts.ok_or_else(|| format!("{text:?} is not TOPIC:NUMBER"))?;
+    let partition = number
+        .parse()
+        .map_err(|_| format!("{number:?} is not the number of a partition"))?;
+    Ok(NamedPartition {
+        topic: topic.into(),
+        partition,
+    })
 }
 
 /// `name=value`; the name is not empty, the value may be and may hold `=`.

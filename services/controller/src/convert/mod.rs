@@ -1,11 +1,17 @@
 //! Between the wire and the core: the only place that sees both.
 
+mod cluster;
+mod in_sync;
 mod refusals;
 mod requests;
 mod view;
 
+pub use cluster::{cancel, elect, reassign};
+pub use in_sync::{alter_in_sync, ask_ends, in_sync_results, replica_ends};
 pub use refusals::refusal;
 pub use requests::{
     alter, confirm, create, delete, folder_statuses, registered, registration, topic_id,
 };
-pub use view::{delta, describe_cluster, describe_topic, snapshot, topic, topics};
+pub use view::{
+    delta, describe_cluster, describe_topic, partition, reassignments, snapshot, topic, topics,
+};

@@ -32,13 +32,15 @@ pub fn refusal(core: Core) -> Refusal {
             unit,
             ..
         } => new(ErrorCode::LimitExceeded).with_limit(name, limit, actual, unit),
-        Core::NotEnoughNodes => new(ErrorCode::NotEnoughNodes).retry_after(RETRY_MS),
+        Core::NotEnoughNodes { .. } => new(ErrorCode::NotEnoughNodes).retry_after(RETRY_MS),
         Core::Busy { .. } => new(ErrorCode::Throttled).retry_after(RETRY_MS),
         Core::ClusterIdMismatch { .. } => new(ErrorCode::ClusterIdMismatch),
         Core::NodeIdInUse { .. } | Core::FoldersLost { .. } | Core::FolderOfAnother { .. } => {
             new(ErrorCode::NodeIdConflict)
         }
         Core::StaleIncarnation { .. } => new(ErrorCode::StaleIncarnation),
+        Core::NotRegistered { .. } => new(ErrorCode::Unavailable).retry_after(RETRY_MS),
+        Core::NoLeader { .. } => new(ErrorCode::NoLeader),
         Core::UnknownNode { .. } => new(ErrorCode::UnknownNode),
     }
 }

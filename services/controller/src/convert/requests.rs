@@ -7,7 +7,7 @@ use prost::bytes::Bytes;
 use std::collections::BTreeSet;
 use talweg_kit::errors::Refusal;
 use talweg_proto::{controller::v1 as wire, v1};
-use talweg_types::{FolderId, Incarnation, NodeId, TopicId};
+use talweg_types::{FolderId, Incarnation, NodeId, PartitionIndex, TopicId, TopicPartition};
 use uuid::Uuid;
 
 /// Topics in one confirmation, folders of one node, bytes of a text field.
@@ -15,9 +15,20 @@ const CONFIRM_MAX: usize = 10_000;
 const FOLDERS_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 1_024;
 
-fn uuid(field: &str, bytes: &Bytes) -> Result<Uuid, Refusal> {
+pub(super) fn uuid(field: &str, bytes: &Bytes) -> Result<Uuid, Refusal> {
     Uuid::from_slice(bytes)
         .map_err(|_| Refusal::invalid(field, format!("an id has 16 bytes, not {}", bytes.len())))
+}
+
+pub(super) fn partition(
+    field: &str,
+    topic: &Bytes,
+    partition: u32,
+) -> Result<TopicPartition, Refusal> {
+    Ok(TopicPartition {
+        topic_id: TopicId(uuid(field, topic)?),
+        partition: PartitionIndex(partition),
+    })
 }
 
 /// Absent is empty.
@@ -55,13 +66,17 @@ pub fn delete(request: v1::DeleteTopicRequest) -> Result<Request, Refusal> {
 }
 
 pub fn confirm(request: &wire::ConfirmReplicasDeletedRequest) -> Result<Request, Refusal> {
-    if request.topic_ids.len() > CONFIRM_MAX {
-        let reason = format!(
-            "at most {CONFIRM_MAX} at a time, not {}",
-            request.topic_ids.len()
-        );
-        return Err(Refusal::invalid("topic_ids", reason));
+    for (field, count) in [
+        ("topic_ids", request.topic_ids.len()),
+        ("partitions", request.partitions.len()),
+    ] {
+        if count > CONFIRM_MAX {
+            let reason = format!("at most {CONFIRM_MAX} at a time, not {count}");
+            return Err(Refusal::invalid(field, reason));
+        }
     }
+    let partitions = request.partitions.iter();
+    let partitions = partitions.map(|at| partition("partitions", &at.topic_id, at.partition));
     let topics = request
         .topic_ids
         .iter()
@@ -70,6 +85,7 @@ pub fn confirm(request: &wire::ConfirmReplicasDeletedRequest) -> Result<Request,
         node: NodeId(request.node_id),
         incarnation: Incarnation(request.incarnation),
         topics: topics.collect::<Result<_, _>>()?,
+        partitions: partitions.collect::<Result<_, _>>()?,
     })
 }
 
@@ -108,6 +124,13 @@ pub fn registration(frame: wire::RegisterNode) -> Result<Registration, Refusal> 
         true => None,
         false => Some(uuid("register.cluster_id", &frame.cluster_id)?),
     };
+    let fresh = frame
+        .folders
+        .iter()
+        .filter(|f| f.boot() == wire::FolderBoot::New);
+    let fresh = fresh
+        .filter_map(|f| FolderId::from_slice(&f.folder_id))
+        .collect();
     let folders = frame.folders.iter();
     let ids = folders.map(|f| uuid("register.folders.folder_id", &f.folder_id).map(FolderId));
     Ok(Registration {
@@ -116,6 +139,7 @@ pub fn registration(frame: wire::RegisterNode) -> Result<Registration, Refusal> 
         cluster,
         process: uuid("register.process_id", &frame.process_id)?,
         folders: ids.collect::<Result<BTreeSet<_>, _>>()?,
+        fresh,
         clean: frame
             .folders
             .iter()

@@ -4,8 +4,8 @@ use crate::core::{Changed, Core, Partition, Plane, Session, Topic};
 use prost::{Message, bytes::Bytes};
 use talweg_proto::{
     controller::v1::{
-        self as wire, ClusterDelta, ClusterSnapshot, ClusterView, PartitionState, TopicHistory,
-        WatchClusterResponse, watch_cluster_response::Update,
+        self as wire, ClusterDelta, ClusterSnapshot, ClusterView, PartitionState,
+        RecoveredElection, TopicHistory, WatchClusterResponse, watch_cluster_response::Update,
     },
     v1,
 };
@@ -61,8 +61,21 @@ fn ids(nodes: &[NodeId]) -> Vec<u32> {
     nodes.iter().map(|node| node.0).collect()
 }
 
-fn partition(tp: TopicPartition, partition: &Partition) -> PartitionState {
+pub fn partition(tp: TopicPartition, partition: &Partition) -> PartitionState {
+    let moving = partition.moving.as_ref();
+    let recovered = partition.recovered.map(|recovered| RecoveredElection {
+        leader_epoch: recovered.epoch.0,
+        unclean: recovered.unclean,
+        time_ms: recovered.time.0,
+    });
     PartitionState {
+        eligible: ids(&partition.eligible),
+        last_in_sync: ids(&partition.last_in_sync),
+        recovered,
+        adding: moving.map_or_else(Vec::new, |m| m.adding().map(|node| node.0).collect()),
+        removing: moving.map_or_else(Vec::new, |m| m.removing().map(|node| node.0).collect()),
+        throttle_bytes_per_second: moving.map_or(0, |moving| moving.throttle),
+        removed: ids(&partition.removed),
         topic_id: id(tp.topic_id),
         partition: tp.partition.0,
         leader: partition.leader.0,
@@ -261,9 +274,9 @@ pub fn describe_cluster(core: &Core, controller_address: &str) -> v1::DescribeCl
     let registered = core
         .view()
         .nodes
-        .keys()
-        .filter(|id| core.session(**id).is_none());
-    let dead = registered.filter_map(|id| {
+        .iter()
+        .filter(|(id, node)| core.session(**id).is_none() && !node.value.removed);
+    let dead = registered.filter_map(|(id, _)| {
         let session = Session::of_node(&core.view().nodes.get(id)?.value, Default::default());
         Some(describe_node(core, *id, &session, false))
     });
@@ -308,7 +321,32 @@ fn describe_node(
         folders: session.folder_ids.iter().map(folder).collect(),
         leaders: count(core.view().led_count(node_id)),
         replicas: count(core.view().hosted_count(node_id)),
-        draining: false,
+        draining: core
+            .view()
+            .nodes
+            .get(&node_id)
+            .is_some_and(|node| node.value.draining),
         version: session.version.clone(),
     }
+}
+
+/// Moves under way, in the order of their start.
+pub fn reassignments(core: &Core) -> Vec<v1::Reassignment> {
+    let view = core.view();
+    let moves = view.moving().filter_map(|tp| {
+        let moving = view.partitions.get(&tp)?.value.moving.as_ref()?;
+        let topic = &view.topics.get(&tp.topic_id)?.value;
+        let shown = v1::Reassignment {
+            reassignment_id: Bytes::copy_from_slice(moving.id.as_bytes()),
+            topic: topic.name.clone(),
+            partition: tp.partition.0,
+            from: ids(&moving.from),
+            to: ids(&moving.to),
+            ..v1::Reassignment::default()
+        };
+        Some((moving.started, shown))
+    });
+    let mut moves: Vec<_> = moves.collect();
+    moves.sort_by_key(|(started, _)| *started);
+    moves.into_iter().map(|(_, shown)| shown).collect()
 }

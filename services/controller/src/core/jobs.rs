@@ -3,11 +3,11 @@
 //! unless a node needs attention.
 
 use super::{
-    Change, Core, Effect, Now, Registration, StreamId,
+    Change, Core, Effect, Loss, Now, Registration, StreamId,
     requests::{CallId, Next, Request},
     topics::Creation,
 };
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 use talweg_types::{NodeId, TopicId};
 
 /// Requests that may wait.
@@ -26,8 +26,16 @@ pub enum Job {
         registration: Registration,
         node: Option<NodeId>,
     },
-    /// Makes the leaders of a node's partitions agree with its session.
+    /// Makes the sets and leaders of a node's partitions agree with its session.
     Reconcile { node: NodeId },
+    /// Elects where everybody who may have what is missing has answered.
+    Recover,
+    /// Decides what leaders propose.
+    InSync,
+    /// Moves some leaderships to where they belong; once.
+    Balance { done: bool },
+    /// Ends reassignments whose new replicas are in sync.
+    Reassign,
     /// A request; what it has found out so far is kept in `progress`.
     Request {
         call: CallId,
@@ -48,6 +56,12 @@ pub enum Progress {
     Allocating {
         end: i64,
     },
+    /// Replicas are asked for their ends, until then.
+    Asking {
+        until: Duration,
+    },
+    /// The change was asked for at least once.
+    Written,
 }
 
 impl Job {
@@ -62,12 +76,19 @@ impl Job {
     fn is_ordinary(&self) -> bool {
         matches!(self, Self::Request { .. })
     }
+
+    /// Gives way after each of its transactions: a death is more urgent.
+    fn gives_way(&self) -> bool {
+        matches!(self, Self::InSync | Self::Balance { .. } | Self::Reassign)
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Jobs {
     urgent: VecDeque<Job>,
     ordinary: VecDeque<Job>,
+    /// Requests that wait for something else than their turn.
+    parked: Vec<Job>,
     /// The write under way and the job that asked for it.
     pub(super) writing: Option<(Vec<Change>, Job)>,
 }
@@ -77,6 +98,7 @@ impl Jobs {
         Self {
             urgent: VecDeque::new(),
             ordinary: VecDeque::new(),
+            parked: Vec::new(),
             writing: None,
         }
     }
@@ -90,8 +112,9 @@ impl Jobs {
 
     /// Refuses with the number that waits already.
     pub(super) fn ordinary(&mut self, job: Job) -> Result<(), usize> {
-        if self.ordinary.len() >= WAITING_MAX {
-            return Err(self.ordinary.len());
+        let waiting = self.ordinary.len() + self.parked.len();
+        if waiting >= WAITING_MAX {
+            return Err(waiting);
         }
         self.ordinary.push_back(job);
         Ok(())
@@ -119,8 +142,22 @@ impl Jobs {
     pub(super) fn resume(&mut self, job: Job) {
         match job.is_ordinary() {
             true => self.ordinary.push_front(job),
+            false if job.gives_way() => self.urgent(job),
             false => self.urgent.push_front(job),
         }
+    }
+
+    /// What waited looks again.
+    pub(super) fn unpark(&mut self) {
+        let parked = std::mem::take(&mut self.parked);
+        parked
+            .into_iter()
+            .rev()
+            .for_each(|job| self.ordinary.push_front(job));
+    }
+
+    pub(super) fn park(&mut self, job: Job) {
+        self.parked.push(job);
     }
 }
 
@@ -140,7 +177,11 @@ impl Core {
                 registration,
                 node,
             } => self.plan_register(now, *stream, registration, node, effects),
-            Job::Reconcile { node } => self.plan_reconcile(*node),
+            Job::Reconcile { node } => self.plan_reconcile(*node, Loss::Nothing),
+            Job::Recover => self.plan_recover(now),
+            Job::InSync => self.plan_in_sync(effects),
+            Job::Balance { done } => self.plan_balance(now, done),
+            Job::Reassign => self.plan_moves(),
             Job::Request {
                 call,
                 request,
@@ -148,6 +189,13 @@ impl Core {
             } => {
                 match self.plan_request(now, request, progress) {
                     Ok(Next::Write(changes)) => return Some(changes),
+                    Ok(Next::Wait) => {
+                        self.jobs.park(Job::Request {
+                            call: *call,
+                            request: request.clone(),
+                            progress: progress.clone(),
+                        });
+                    }
                     Ok(Next::Reply(reply)) => {
                         effects.push(Effect::Reply {
                             call: *call,

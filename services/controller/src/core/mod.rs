@@ -11,11 +11,18 @@
 //! partition epochs and the published revision never go back; in one leader
 //! epoch one incarnation leads, and only one.
 
+mod balance;
 mod changed;
+mod events;
+mod in_sync;
 mod jobs;
 mod nodes;
 mod placement;
+mod reassign;
+mod reconcile;
+mod recovery;
 mod refusal;
+mod replicas;
 mod requests;
 mod sessions;
 mod state;
@@ -26,22 +33,31 @@ mod view;
 mod tests;
 
 pub use changed::Changed;
+pub use in_sync::{AlterInSync, InSyncProposal, InSyncResult};
 pub use jobs::Job;
 pub use placement::Limits;
+pub use recovery::LogEnd;
 pub use refusal::Refusal;
-pub use requests::{AlterTopic, CallId, CreateTopic, DeleteTopic, Reply, Request, TopicAnswer};
+pub use replicas::Loss;
+pub use requests::{
+    AlterTopic, CallId, CreateTopic, DeleteTopic, ElectLeader, Reassign, Reply, Request,
+    TopicAnswer,
+};
 pub use sessions::{FolderStatus, Plane, Registration, Session, SessionState, StreamId};
 pub use state::{
-    CHANGES_PER_WRITE, Change, Cluster, EARLIER_PROCESSES, Life, Node, Partition, Stored,
-    Tombstone, Topic, Value,
+    CHANGES_PER_WRITE, Change, Cluster, EARLIER_PROCESSES, Life, Move, Node, Partition, Recovered,
+    Stored, Tombstone, Topic, Value,
 };
 pub use view::View;
 
+use balance::Due;
+use in_sync::InSyncCalls;
 use jobs::Jobs;
+use recovery::Ends;
 use sessions::Sessions;
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 use talweg_metastore::Revision;
-use talweg_types::{Incarnation, NodeId, TimestampMs};
+use talweg_types::{Incarnation, NodeId, TimestampMs, TopicPartition};
 use uuid::Uuid;
 
 /// The time of an event.
@@ -59,6 +75,9 @@ pub struct Settings {
     pub session_timeout: Duration,
     pub default_partitions: u32,
     pub limits: Limits,
+    /// How long a preferred replica is in sync before it leads again; `None`:
+    /// it does not by itself.
+    pub preferred_after: Option<Duration>,
     /// The id of the cluster if the store is empty.
     pub new_cluster_id: Uuid,
 }
@@ -83,6 +102,16 @@ pub enum Event {
     /// The stream is gone, for whatever reason.
     StreamBroken {
         stream: StreamId,
+    },
+    /// Nobody listens at the address of a node whose stream is gone.
+    ProbeRefused {
+        node: NodeId,
+        incarnation: Incarnation,
+    },
+    /// Where logs end that the node was asked for.
+    ReplicaEnds {
+        stream: StreamId,
+        ends: Vec<(TopicPartition, LogEnd)>,
     },
     Request {
         call: CallId,
@@ -133,6 +162,26 @@ pub enum Effect {
     Close {
         stream: StreamId,
     },
+    /// Look whether anybody listens there; [`Event::ProbeRefused`] if not.
+    Probe {
+        node: NodeId,
+        incarnation: Incarnation,
+        address: String,
+    },
+    /// Ask the node where these logs end.
+    AskEnds {
+        stream: StreamId,
+        partitions: Vec<TopicPartition>,
+    },
+    /// A leader was elected although acknowledged records may be missing.
+    Recovered {
+        partition: TopicPartition,
+        leader: NodeId,
+        recovered: Recovered,
+    },
+    /// Give the election back: most sessions went silent at once, so it is this
+    /// controller that hears nobody.
+    Resign,
 }
 
 /// Debug builds check themselves up to this size.
@@ -144,6 +193,14 @@ pub struct Core {
     sessions: Sessions,
     jobs: Jobs,
     changed: Changed,
+    in_sync: InSyncCalls,
+    ends: Ends,
+    due: Due,
+    /// When live sessions ended by silence, oldest first.
+    silenced: VecDeque<Duration>,
+    resigned: bool,
+    /// Effects of the beginning.
+    first: Vec<Effect>,
 }
 
 impl Core {
@@ -156,10 +213,23 @@ impl Core {
             jobs: Jobs::new(),
             settings,
             view,
+            in_sync: InSyncCalls::default(),
+            ends: Ends::default(),
+            due: Due::new(),
+            silenced: VecDeque::new(),
+            resigned: false,
+            first: Vec::new(),
         };
-        for (id, node) in &core.view.nodes {
+        let registered = core.view.nodes.iter().filter(|(_, n)| !n.value.removed);
+        for (id, node) in registered {
             core.sessions.await_node(*id, &node.value, now.monotonic);
+            core.first.push(Effect::Probe {
+                node: *id,
+                incarnation: node.value.incarnation,
+                address: node.value.grpc_address.clone(),
+            });
         }
+        core.note_all_due(now.monotonic);
         core.jobs.urgent(Job::FoundCluster);
         core.jobs.urgent(Job::Tidy);
         core
@@ -198,11 +268,14 @@ impl Core {
     }
 
     pub fn step(&mut self, now: Now, event: Event) -> Vec<Effect> {
-        let mut effects = Vec::new();
+        let mut effects = std::mem::take(&mut self.first);
         self.sessions.on_time(now.monotonic);
         match event {
-            // Only here: whoever drives the core delivers what was said before.
-            Event::Tick => self.end_silent_sessions(now, &mut effects),
+            Event::Tick => {
+                // Only here: whoever drives the core delivers what was said before.
+                self.end_silent_sessions(now, &mut effects);
+                self.on_tick(now, &mut effects);
+            }
             Event::Register {
                 stream,
                 registration,
@@ -223,55 +296,25 @@ impl Core {
                 let left = self.sessions.on_leaving(stream);
                 left.into_iter().for_each(|node| self.on_dead(node));
             }
-            Event::StreamBroken { stream } => self.sessions.on_broken(stream),
+            Event::StreamBroken { stream } => effects.extend(self.on_broken(stream)),
+            Event::ProbeRefused { node, incarnation } => {
+                if self.sessions.on_refused(node, incarnation) {
+                    self.on_dead(node);
+                }
+            }
+            Event::ReplicaEnds { stream, ends } => {
+                self.on_ends(stream, ends);
+                self.jobs.urgent(Job::Recover);
+                self.jobs.unpark();
+            }
             Event::Request { call, request } => self.on_request(call, request, &mut effects),
-            Event::Written { revision } => self.on_written(revision),
-            Event::Reloaded { view } => self.on_reloaded(*view),
+            Event::Written { revision } => self.on_written(now, revision, &mut effects),
+            Event::Reloaded { view } => self.on_reloaded(now, *view),
         }
         self.pump(now, &mut effects);
         // The check looks at everything; large clusters are left to the tests.
         debug_assert!(self.view.partitions.len() > CHECKED_PARTITIONS || self.check() == Ok(()));
         effects
-    }
-
-    fn on_request(&mut self, call: CallId, request: Request, effects: &mut Vec<Effect>) {
-        if let Err(waiting) = self.jobs.ordinary(Job::from_request(call, request)) {
-            effects.push(Effect::Reply {
-                call,
-                outcome: Err(Refusal::Busy { waiting }),
-            });
-        }
-    }
-
-    fn on_written(&mut self, revision: Revision) {
-        let Some((changes, job)) = self.jobs.written() else {
-            return;
-        };
-        self.changed.note(&changes);
-        self.view.apply(revision, changes);
-        self.jobs.resume(job);
-    }
-
-    fn on_reloaded(&mut self, view: View) {
-        if let Some((_, job)) = self.jobs.written() {
-            self.jobs.resume(job);
-        }
-        self.changed.note_all(&self.view, &view);
-        self.view = view;
-    }
-
-    /// A node that is told so registers again; its process keeps its
-    /// incarnation, its partitions get new epochs.
-    fn end_silent_sessions(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        for (node, stream) in self.sessions.take_silent(now.monotonic) {
-            effects.extend(stream.map(|stream| Effect::Close { stream }));
-            self.on_dead(node);
-        }
-    }
-
-    fn on_dead(&mut self, node: NodeId) {
-        self.changed.note_node(node);
-        self.jobs.urgent(Job::Reconcile { node });
     }
 
     /// Plans until a write is under way or nothing is left to do.

@@ -1,18 +1,19 @@
 //! Taking nodes in, and making partitions agree with who is alive.
 //!
-//! A process never continues an epoch: each start is a new incarnation, written
-//! first; then the leader epoch of every partition that the node led, or leads
-//! again, is raised in that incarnation's name; only then is it told that it is
-//! in.
+//! A process never continues an epoch. A new one is taken in so: the earlier
+//! one's session ends; the node leaves the in-sync sets, and the eligible ones
+//! where it has lost bytes; the new incarnation is written; it is elected where
+//! it may be; only then is it told that it is in. What it has lost is in no
+//! record: until it is told, the node says the same again.
 
 use super::{
-    CHANGES_PER_WRITE, Change, Cluster, Core, EARLIER_PROCESSES, Effect, Node, Now, Partition,
-    Refusal, Registration, Session, SessionState, StreamId, Value,
+    Change, Cluster, Core, EARLIER_PROCESSES, Effect, Loss, Node, Now, Partition, Refusal,
+    Registration, Session, SessionState, StreamId, Value,
     jobs::Job,
     sessions::{FIRST_MEMORY_ID, Plane},
 };
 use talweg_metastore::keys::Key;
-use talweg_types::{Incarnation, NodeId, TopicPartition};
+use talweg_types::{Incarnation, NodeId};
 use uuid::Uuid;
 
 impl Core {
@@ -51,15 +52,15 @@ impl Core {
                     return None;
                 }
                 Ok(id) => {
-                    if let Some(record) = self.record_to_write(id, registration) {
-                        return Some(vec![Change::put(Key::Node(id), Value::Node(record))]);
+                    if let Some(changes) = self.plan_new_process(id, registration, effects) {
+                        return Some(changes);
                     }
                     self.install(now, stream, id, registration, effects);
                     *node.insert(id)
                 }
             },
         };
-        let raised = self.plan_reconcile(id);
+        let raised = self.plan_reconcile(id, Loss::Nothing);
         if raised.is_none() && self.sessions.go_live(now.monotonic, id, stream) {
             let incarnation = self.session(id).map_or(Incarnation(0), |s| s.incarnation);
             effects.push(Effect::Registered {
@@ -69,8 +70,36 @@ impl Core {
                 incarnation,
             });
             self.jobs.urgent(Job::Tidy);
+            self.ask_ends(now, effects);
         }
         raised
+    }
+
+    /// The next step before a process that is new has its record; `None`: it has.
+    fn plan_new_process(
+        &mut self,
+        id: NodeId,
+        asking: &Registration,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Vec<Change>> {
+        let before = self.view.nodes.get(&id).map(|stored| &stored.value);
+        let known = before.is_some_and(|n| n.process == asking.process && !n.removed);
+        if asking.plane != Plane::Storage || known {
+            return None;
+        }
+        let loss = before.map_or(Loss::Nothing, |node| loss(node, asking));
+        if let Some(earlier) = self.sessions.end(id) {
+            let stream = earlier.stream;
+            effects.extend(stream.map(|stream| Effect::Fence { stream, node: id }));
+            self.changed.note_node(id);
+        }
+        let record = || {
+            vec![Change::put(
+                Key::Node(id),
+                Value::Node(self.record(id, asking, loss)),
+            )]
+        };
+        Some(self.plan_reconcile(id, loss).unwrap_or_else(record))
     }
 
     /// The id under which a process may register.
@@ -153,25 +182,38 @@ impl Core {
         let alive = self
             .session(id)
             .is_some_and(|s| s.state != SessionState::Awaited);
-        match (alive, self.view.hosted_count(id)) {
-            (true, _) => Err(Refusal::NodeIdInUse { id }),
-            (false, 0) => Ok(()),
-            (false, _) => Err(Refusal::FoldersLost { id }),
+        match alive {
+            true => Err(Refusal::NodeIdInUse { id }),
+            false if self.may_begin_empty(id, asking) => Ok(()),
+            false => Err(Refusal::FoldersLost { id }),
         }
     }
 
-    /// The node's record, unless it names this process already.
-    fn record_to_write(&self, id: NodeId, asking: &Registration) -> Option<Node> {
+    /// Its disks were replaced: allowed if others hold all that it held.
+    fn may_begin_empty(&self, id: NodeId, asking: &Registration) -> bool {
+        let elsewhere = |tp| {
+            let partition = self.view.partitions.get(&tp).map(|stored| &stored.value);
+            partition.is_none_or(|p| p.in_sync.iter().chain(&p.eligible).any(|node| *node != id))
+        };
+        self.view.hosted_count(id) == 0
+            || asking.fresh.is_superset(&asking.folders) && self.view.hosted_by(id).all(elsewhere)
+    }
+
+    fn record(&self, id: NodeId, asking: &Registration, loss: Loss) -> Node {
         let before = self.view.nodes.get(&id).map(|stored| &stored.value);
-        let stored = asking.plane != Plane::Storage
-            || before.is_some_and(|node| node.process == asking.process);
         let incarnation = before
             .map_or(0, |node| node.incarnation.0)
             .saturating_add(1);
         let earlier = before
             .into_iter()
             .flat_map(|node| [node.process].into_iter().chain(node.earlier.clone()));
-        (!stored).then(|| Node {
+        let waits = |p: &Partition| p.is_stuck() && p.last_in_sync.contains(&id);
+        let waited_for = || {
+            self.view
+                .leaderless()
+                .any(|(_, partition)| waits(partition))
+        };
+        Node {
             incarnation: Incarnation(incarnation),
             process: asking.process,
             earlier: earlier.take(EARLIER_PROCESSES).collect(),
@@ -181,7 +223,10 @@ impl Core {
             folders: asking.folders.clone(),
             clean: asking.clean,
             version: asking.version.clone(),
-        })
+            draining: before.is_some_and(|node| node.draining && !node.removed),
+            removed: false,
+            lost: loss == Loss::All || before.is_some_and(|node| node.lost) && waited_for(),
+        }
     }
 
     fn install(
@@ -209,44 +254,15 @@ impl Core {
         }
         self.changed.note_node(id);
     }
+}
 
-    /// The next partitions whose leader does not agree with the node's session.
-    pub(super) fn plan_reconcile(&self, node: NodeId) -> Option<Vec<Change>> {
-        // Nothing is decided about a node that has not been heard yet.
-        if self
-            .session(node)
-            .is_some_and(|s| s.state == SessionState::Awaited)
-        {
-            return None;
-        }
-        let moves = self.view.hosted_by(node).filter_map(|tp| self.moved(tp));
-        let moves: Vec<_> = moves.take(CHANGES_PER_WRITE).collect();
-        (!moves.is_empty()).then_some(moves)
-    }
-
-    fn moved(&self, tp: TopicPartition) -> Option<Change> {
-        let partition = &self.view.partitions.get(&tp)?.value;
-        let next = self.elected(partition)?;
-        Some(Change::put(Key::Partition(tp), Value::Partition(next)))
-    }
-
-    /// The partition under its next leader; `None` if nothing is to change.
-    pub(super) fn elected(&self, partition: &Partition) -> Option<Partition> {
-        let incarnation = |node| self.session(node).map(|session| session.incarnation);
-        let in_place = (!partition.leader.is_none()).then_some(partition.leader);
-        if let Some(leader) = in_place
-            && incarnation(leader) == Some(partition.leader_incarnation)
-        {
-            return None;
-        }
-        let candidates = partition
-            .replicas
-            .iter()
-            .filter(|node| partition.in_sync.contains(node));
-        let elected = candidates
-            .copied()
-            .find_map(|node| Some((node, incarnation(node)?)));
-        // A leaderless partition without a candidate stays as it is.
-        (in_place.is_some() || elected.is_some()).then(|| partition.led_by(elected))
+/// Which partition is in which folder is not known here, so the worst folder
+/// speaks for all. More folders than before cost nothing.
+fn loss(before: &Node, asking: &Registration) -> Loss {
+    let there = |folder| asking.folders.contains(folder) && !asking.fresh.contains(folder);
+    match (before.folders.iter().all(there), asking.clean) {
+        (false, _) => Loss::All,
+        (true, false) => Loss::Unflushed,
+        (true, true) => Loss::Nothing,
     }
 }

@@ -1,9 +1,11 @@
-//! Where new replicas go: to the node that has the fewest, then the fewest
-//! leaders, then the lowest id; so that nodes fill up evenly and the same
+//! Where new replicas go. A partition's replicas are in as many racks as there
+//! are; among the racks left, the node with the fewest replicas takes one. The
+//! first replica is preferred as the leader: of those chosen, the one that is
+//! preferred least often so far. Ties go to the lowest id, so that the same
 //! state gives the same plan.
 
 use super::{Core, Refusal};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use talweg_types::NodeId;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,40 +16,108 @@ pub struct Limits {
     pub partitions_per_topic: u32,
 }
 
+/// A node while replicas are placed.
+struct Place {
+    id: NodeId,
+    rack: String,
+    hosted: usize,
+    preferred: usize,
+}
+
 impl Core {
-    /// A node for each of `count` new partitions with one replica.
-    pub(super) fn place(&self, count: u32) -> Result<Vec<NodeId>, Refusal> {
-        let alive = self.sessions().filter(|(_, session)| session.can_host());
-        let mut nodes: BTreeSet<(usize, usize, NodeId)> = alive
-            .map(|(id, _)| (self.view.hosted_count(id), self.view.led_count(id), id))
-            .collect();
-        if nodes.is_empty() {
-            return Err(Refusal::NotEnoughNodes);
-        }
-        let limit = self.settings.limits.partitions_per_node;
-        let free = |hosted: usize| (limit as usize).saturating_sub(hosted);
-        let room: usize = nodes.iter().map(|(hosted, ..)| free(*hosted)).sum();
-        if room < count as usize {
-            return Err(Refusal::LimitExceeded {
-                name: "max.partitions.per.node",
-                limit: u64::from(limit),
-                actual: nodes.first().map_or(0, |(hosted, ..)| *hosted as u64) + u64::from(count),
-                unit: "partitions",
-                reason: format!(
-                    "{count} more partitions do not fit: {} storage nodes are alive, each may \
-                     hold {limit}, and {room} places are left",
-                    nodes.len(),
-                ),
+    /// Nodes that may take new replicas.
+    pub(super) fn hosts(&self) -> impl Iterator<Item = NodeId> {
+        let able = |(id, session): (NodeId, &super::Session)| {
+            (session.can_host() && !self.is_draining(id)).then_some(id)
+        };
+        self.sessions().filter_map(able)
+    }
+
+    /// The replicas of each of `count` new partitions.
+    pub(super) fn place(&self, count: u32, factor: u32) -> Result<Vec<Vec<NodeId>>, Refusal> {
+        let mut places = self.places();
+        if places.len() < factor as usize {
+            return Err(Refusal::NotEnoughNodes {
+                needed: factor,
+                alive: u32::try_from(places.len()).unwrap_or(u32::MAX),
             });
         }
+        let limit = self.settings.limits.partitions_per_node as usize;
         let mut placed = Vec::with_capacity(count as usize);
-        for _ in 0..count {
-            let Some((hosted, led, id)) = nodes.pop_first() else {
-                break;
+        for done in 0..count {
+            let chosen = choose(&places, factor as usize, limit);
+            let Some(replicas) = chosen else {
+                return Err(self.no_room(&places, count, done, factor));
             };
-            nodes.insert((hosted + 1, led + 1, id));
-            placed.push(id);
+            placed.push(take(&mut places, replicas));
         }
         Ok(placed)
     }
+
+    fn places(&self) -> Vec<Place> {
+        let mut preferred: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let firsts = self.view.partitions.values();
+        for first in firsts.filter_map(|stored| stored.value.replicas.first()) {
+            *preferred.entry(*first).or_default() += 1;
+        }
+        let place = |id| Place {
+            id,
+            rack: self.session(id).map(|s| s.rack.clone()).unwrap_or_default(),
+            hosted: self.view.hosted_count(id),
+            preferred: preferred.get(&id).copied().unwrap_or_default(),
+        };
+        self.hosts().map(place).collect()
+    }
+
+    fn no_room(&self, places: &[Place], count: u32, done: u32, factor: u32) -> Refusal {
+        let limit = self.settings.limits.partitions_per_node;
+        let fullest = places.iter().map(|place| place.hosted as u64).min();
+        Refusal::LimitExceeded {
+            name: "max.partitions.per.node",
+            limit: u64::from(limit),
+            actual: fullest.unwrap_or_default() + u64::from(count - done),
+            unit: "partitions",
+            reason: format!(
+                "{count} more partitions with {factor} replicas each do not fit: {} storage nodes \
+                 can take replicas, each may hold {limit}, and there is room for {done}",
+                places.len(),
+            ),
+        }
+    }
+}
+
+/// Indexes of the places that take the next partition, the leader's first.
+fn choose(places: &[Place], factor: usize, limit: usize) -> Option<Vec<usize>> {
+    let mut chosen: Vec<usize> = Vec::with_capacity(factor);
+    while chosen.len() < factor {
+        let in_rack = |rack: &str| chosen.iter().filter(|i| places[**i].rack == rack).count();
+        let free = (0..places.len()).filter(|i| places[*i].hosted < limit && !chosen.contains(i));
+        let next = free.min_by_key(|i| {
+            let place = &places[*i];
+            (
+                in_rack(&place.rack),
+                place.hosted,
+                place.preferred,
+                place.id,
+            )
+        })?;
+        chosen.push(next);
+    }
+    let leader = (0..factor).min_by_key(|at| {
+        let place = &places[chosen[*at]];
+        (place.preferred, place.id)
+    });
+    chosen.swap(0, leader?);
+    Some(chosen)
+}
+
+fn take(places: &mut [Place], chosen: Vec<usize>) -> Vec<NodeId> {
+    if let Some(first) = chosen.first() {
+        places[*first].preferred += 1;
+    }
+    let each = chosen.into_iter().map(|i| {
+        places[i].hosted += 1;
+        places[i].id
+    });
+    each.collect()
 }

@@ -39,8 +39,11 @@ pub enum Refusal {
         unit: &'static str,
         reason: String,
     },
-    #[error("no storage node is alive to hold the partitions")]
-    NotEnoughNodes,
+    #[error(
+        "{needed} storage nodes are needed to hold the replicas of a partition, and {alive} can \
+         take new ones"
+    )]
+    NotEnoughNodes { needed: u32, alive: u32 },
     #[error("{waiting} requests are waiting; try again in a moment")]
     Busy { waiting: usize },
     #[error("this is cluster {ours}, the node belongs to cluster {theirs}")]
@@ -60,6 +63,10 @@ pub enum Refusal {
     },
     #[error("a newer process has registered as node {id}; this one must stop")]
     StaleIncarnation { id: NodeId },
+    #[error("node {id} has not registered with this controller yet; try again in a moment")]
+    NotRegistered { id: NodeId },
+    #[error("{reason}")]
+    NoLeader { reason: String },
     #[error("no storage node has the id {id}")]
     UnknownNode { id: NodeId },
 }

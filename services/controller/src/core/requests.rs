@@ -1,10 +1,14 @@
 //! Requests and their answers. A request is decided when its turn comes, so
 //! that it sees what earlier ones did.
 
-use super::{Change, Core, Now, Refusal, Value, jobs::Progress};
+use super::{AlterInSync, Change, Core, InSyncResult, Now, Refusal, Value, jobs::Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_metastore::keys::Key;
-use talweg_types::{Incarnation, NodeId, TopicId, limits::DERIVED_PRODUCER_ID_BASE};
+use talweg_types::{
+    Incarnation, LeaderEpoch, NodeId, PartitionIndex, TopicId, TopicPartition,
+    limits::DERIVED_PRODUCER_ID_BASE,
+};
+use uuid::Uuid;
 
 /// Names a caller that waits, for as long as this controller lives.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -51,7 +55,41 @@ pub enum Request {
         node: NodeId,
         incarnation: Incarnation,
         topics: BTreeSet<TopicId>,
+        partitions: BTreeSet<TopicPartition>,
     },
+    AlterInSync(AlterInSync),
+    Drain {
+        node: NodeId,
+        draining: bool,
+    },
+    RemoveNode {
+        node: NodeId,
+    },
+    Elect(ElectLeader),
+    Reassign(Reassign),
+    CancelMove {
+        id: Uuid,
+    },
+}
+
+/// Which partition needs a leader.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ElectLeader {
+    pub topic: String,
+    pub partition: PartitionIndex,
+    pub unclean: bool,
+}
+
+/// Which replicas a partition shall have.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Reassign {
+    pub topic: String,
+    pub partition: PartitionIndex,
+    pub to: Vec<NodeId>,
+    /// Bytes per second and destination; 0 is no limit.
+    pub throttle: u64,
+    /// Names the move, random.
+    pub id: Uuid,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,6 +110,19 @@ pub enum Reply {
         first: i64,
     },
     Confirmed,
+    /// One result for each proposal.
+    InSync(Vec<InSyncResult>),
+    /// Partitions that the node still leads.
+    Drained {
+        leaders_left: usize,
+    },
+    Removed,
+    Elected {
+        leader: NodeId,
+        epoch: LeaderEpoch,
+    },
+    Moving(Uuid),
+    MoveCancelled,
 }
 
 /// Ids in one request.
@@ -93,7 +144,15 @@ impl Core {
                 node,
                 incarnation,
                 topics,
-            } => self.plan_confirm(*node, *incarnation, topics),
+                partitions,
+            } => self.plan_confirm(*node, *incarnation, topics, partitions),
+            // They have a queue of their own.
+            Request::AlterInSync(_) => Ok(Next::Reply(Reply::InSync(Vec::new()))),
+            Request::Drain { node, draining } => self.plan_drain(now, *node, *draining),
+            Request::RemoveNode { node } => self.plan_remove_node(*node, progress),
+            Request::Elect(elect) => self.plan_elect(now, elect, progress),
+            Request::Reassign(reassign) => self.plan_reassign(now, reassign),
+            Request::CancelMove { id } => self.plan_cancel(*id, progress),
         }
     }
 
@@ -140,4 +199,6 @@ impl Core {
 pub(super) enum Next {
     Write(Vec<Change>),
     Reply(Reply),
+    /// To be asked again when something has happened.
+    Wait,
 }

@@ -3,13 +3,14 @@
 //!
 //! ```text
 //! (registered) ─ new controller ─▶ Awaited ──┐
-//! Register ─▶ Registering ─ epochs raised ─▶ Live ─ leaving, or silent ─▶ gone
+//! Register ─▶ Registering ─ epochs raised ─▶ Live ─ leaving, refused, silent ─▶ gone
 //!                 ▲                           │
 //!                 └──────── Register ─────────┘
 //! ```
 //!
-//! A broken stream is silence: the session lives on until its time-out, so that
-//! a process that reconnects in time keeps what it leads. Time that the
+//! A broken stream is silence, unless nobody listens at the node's address any
+//! more: the session lives on until its time-out, so that a process that
+//! reconnects in time keeps what it leads. Time that the
 //! controller itself slept through is not held against anybody.
 
 use super::Node;
@@ -50,6 +51,8 @@ pub struct Registration {
     pub http_address: String,
     pub rack: String,
     pub folders: BTreeSet<FolderId>,
+    /// Those of them that are empty.
+    pub fresh: BTreeSet<FolderId>,
     /// No folder may have lost unflushed bytes before this start.
     pub clean: bool,
     pub version: String,
@@ -221,11 +224,33 @@ impl Sessions {
         self.by_node.remove(&node).map(|_| node)
     }
 
-    pub(super) fn on_broken(&mut self, stream: StreamId) {
-        let node = self.streams.remove(&stream).flatten();
-        if let Some(session) = node.and_then(|node| self.by_node.get_mut(&node)) {
-            session.stream = None;
+    /// The node, if it had a session.
+    pub(super) fn on_broken(&mut self, stream: StreamId) -> Option<NodeId> {
+        let node = self.streams.remove(&stream).flatten()?;
+        self.by_node.get_mut(&node)?.stream = None;
+        Some(node)
+    }
+
+    /// Nobody listens at the node's address. True if that ends its session: the
+    /// process has not come back over another stream.
+    pub(super) fn on_refused(&mut self, node: NodeId, incarnation: Incarnation) -> bool {
+        let waits = |s: &Session| s.stream.is_none() && s.incarnation == incarnation;
+        self.by_node.get(&node).is_some_and(waits) && self.end(node).is_some()
+    }
+
+    /// Ends the node's session, if it has one, and forgets its stream.
+    pub(super) fn end(&mut self, node: NodeId) -> Option<Session> {
+        let session = self.by_node.remove(&node)?;
+        if let Some(stream) = session.stream {
+            self.streams.remove(&stream);
         }
+        Some(session)
+    }
+
+    /// Sessions that live.
+    pub(super) fn live(&self) -> usize {
+        let live = |s: &&Session| s.state == SessionState::Live;
+        self.by_node.values().filter(live).count()
     }
 
     /// Forgets a stream that the controller ends.
@@ -273,29 +298,15 @@ impl Sessions {
         self.next_memory_id
     }
 
-    /// Removes the nodes whose time is over, with their streams. A node whose
-    /// epochs are being raised waits for us, not we for it.
-    pub(super) fn take_silent(&mut self, now: Duration) -> Vec<(NodeId, Option<StreamId>)> {
-        let timeout = self.timeout;
+    /// Nodes whose time is over. A node whose epochs are being raised waits for
+    /// us, not we for it.
+    pub(super) fn silent(&self, now: Duration) -> Vec<NodeId> {
         let silent = |session: &Session| {
             let waits = session.state == SessionState::Registering && session.stream.is_some();
-            !waits && now.saturating_sub(session.heard) > timeout
+            !waits && now.saturating_sub(session.heard) > self.timeout
         };
-        let gone: Vec<_> = self
-            .by_node
-            .iter()
-            .filter(|(_, s)| silent(s))
-            .map(|(id, _)| *id)
-            .collect();
-        let mut end = |node| {
-            let stream = self
-                .by_node
-                .remove(&node)
-                .and_then(|session| session.stream);
-            self.streams.retain(|open, _| Some(*open) != stream);
-            (node, stream)
-        };
-        gone.into_iter().map(&mut end).collect()
+        let gone = self.by_node.iter().filter(|(_, s)| silent(s));
+        gone.map(|(id, _)| *id).collect()
     }
 
     /// Names the first broken invariant.

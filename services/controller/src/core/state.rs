@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use talweg_metastore::{Revision, keys::Key};
 use talweg_types::{
     FolderId, Incarnation, LeaderEpoch, NodeId, PartitionEpoch, TimestampMs, TopicId,
+    TopicPartition,
 };
 use uuid::Uuid;
 
@@ -36,6 +37,13 @@ pub struct Node {
     /// No folder may have lost unflushed bytes before this start.
     pub clean: bool,
     pub version: String,
+    /// At a start log folders were missing or empty, and some partition still
+    /// waits for what was in them: that a log is empty now proves nothing.
+    pub lost: bool,
+    /// Leaders move away, new replicas go elsewhere.
+    pub draining: bool,
+    /// An operator has removed it; the record keeps its id from being used again.
+    pub removed: bool,
 }
 
 /// Earlier processes of a node that are remembered.
@@ -78,36 +86,52 @@ pub struct Partition {
     /// The first is preferred.
     pub replicas: Vec<NodeId>,
     pub in_sync: Vec<NodeId>,
+    /// Left the in-sync set while it was below its minimum.
     pub eligible: Vec<NodeId>,
+    /// The newest `in_sync` ∪ `eligible` that had the minimum of members.
     pub last_in_sync: Vec<NodeId>,
+    /// The newest election after which something may be missing.
+    pub recovered: Option<Recovered>,
+    /// A reassignment under way; `replicas` holds old and new ones.
+    pub moving: Option<Move>,
+    /// Nodes that still have to delete the replica they had.
+    pub removed: Vec<NodeId>,
 }
 
-impl Partition {
-    /// A new partition with one replica, which leads it if it is alive.
-    pub fn new(replica: NodeId, alive: Option<Incarnation>) -> Self {
-        Self {
-            leader: alive.map_or(NodeId::NONE, |_| replica),
-            leader_incarnation: alive.unwrap_or_default(),
-            leader_epoch: LeaderEpoch(0),
-            partition_epoch: PartitionEpoch(0),
-            replicas: vec![replica],
-            in_sync: vec![replica],
-            eligible: Vec::new(),
-            last_in_sync: vec![replica],
-        }
+/// A leader was elected although acknowledged records may be missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recovered {
+    pub epoch: LeaderEpoch,
+    /// An operator asked for it.
+    pub unclean: bool,
+    pub time: TimestampMs,
+}
+
+/// A reassignment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Move {
+    pub id: Uuid,
+    pub from: Vec<NodeId>,
+    pub to: Vec<NodeId>,
+    /// Bytes per second and destination; 0 is no limit.
+    pub throttle: u64,
+    pub started: TimestampMs,
+}
+
+impl Move {
+    pub fn adding(&self) -> impl Iterator<Item = NodeId> {
+        let new = |node: &&NodeId| !self.from.contains(node);
+        self.to.iter().filter(new).copied()
     }
 
-    /// The same partition led by `leader` (or none) from a new epoch on.
-    #[must_use]
-    pub fn led_by(&self, leader: Option<(NodeId, Incarnation)>) -> Self {
-        let (leader, leader_incarnation) = leader.unwrap_or_default();
-        Self {
-            leader,
-            leader_incarnation,
-            leader_epoch: LeaderEpoch(self.leader_epoch.0.saturating_add(1)),
-            partition_epoch: PartitionEpoch(self.partition_epoch.0.saturating_add(1)),
-            ..self.clone()
-        }
+    pub fn removing(&self) -> impl Iterator<Item = NodeId> {
+        let old = |node: &&NodeId| !self.to.contains(node);
+        self.from.iter().filter(old).copied()
+    }
+
+    /// Both old and new replicas, the new ones first.
+    pub fn all(&self) -> Vec<NodeId> {
+        self.to.iter().copied().chain(self.removing()).collect()
     }
 }
 
@@ -143,6 +167,14 @@ impl Change {
         Self {
             key,
             value: Some(value),
+        }
+    }
+
+    /// The partition that it changes.
+    pub fn partition(&self) -> Option<TopicPartition> {
+        match &self.key {
+            Key::Partition(tp) => Some(*tp),
+            _ => None,
         }
     }
 

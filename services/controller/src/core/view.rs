@@ -22,6 +22,10 @@ pub struct View {
     led: BTreeMap<NodeId, BTreeSet<TopicPartition>>,
     /// Partitions by replica; derived.
     hosted: BTreeMap<NodeId, BTreeSet<TopicPartition>>,
+    /// Partitions without a leader; derived.
+    leaderless: BTreeSet<TopicPartition>,
+    /// Partitions that are being reassigned; derived.
+    moving: BTreeSet<TopicPartition>,
 }
 
 impl View {
@@ -78,8 +82,12 @@ impl View {
     }
 
     fn add_partition(&mut self, tp: TopicPartition, stored: Stored<Partition>) {
-        if !stored.value.leader.is_none() {
-            self.led.entry(stored.value.leader).or_default().insert(tp);
+        match stored.value.leader.is_none() {
+            true => self.leaderless.insert(tp),
+            false => self.led.entry(stored.value.leader).or_default().insert(tp),
+        };
+        if stored.value.moving.is_some() {
+            self.moving.insert(tp);
         }
         for node in &stored.value.replicas {
             self.hosted.entry(*node).or_default().insert(tp);
@@ -92,6 +100,8 @@ impl View {
             return;
         };
         take(&mut self.led, old.value.leader, tp);
+        self.leaderless.remove(&tp);
+        self.moving.remove(&tp);
         old.value
             .replicas
             .iter()
@@ -155,6 +165,16 @@ impl View {
 
     pub fn led_count(&self, node: NodeId) -> usize {
         self.led.get(&node).map_or(0, BTreeSet::len)
+    }
+
+    pub fn leaderless(&self) -> impl Iterator<Item = (TopicPartition, &Partition)> {
+        let leaderless = self.leaderless.iter();
+        leaderless.filter_map(|tp| Some((*tp, &self.partitions.get(tp)?.value)))
+    }
+
+    /// Partitions that are being reassigned.
+    pub fn moving(&self) -> impl Iterator<Item = TopicPartition> {
+        self.moving.iter().copied()
     }
 
     /// Partitions that have a leader.
@@ -231,14 +251,9 @@ impl View {
         if !self.topics.contains_key(&tp.topic_id) && !self.tombstones.contains_key(&tp.topic_id) {
             return Err("belongs to no topic".into());
         }
-        if let Some(node) = p.in_sync.iter().find(|node| !p.replicas.contains(node)) {
-            return Err(format!("node {node} is in sync but no replica"));
-        }
+        p.check_sets()?;
         if p.leader.is_none() {
             return Ok(());
-        }
-        if !p.in_sync.contains(&p.leader) {
-            return Err(format!("leader {} is not in sync", p.leader));
         }
         let newest = self.nodes.get(&p.leader).map(|node| node.value.incarnation);
         if newest.is_none_or(|newest| p.leader_incarnation > newest) {

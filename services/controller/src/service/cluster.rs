@@ -1,11 +1,15 @@
-//! The cluster as the controller knows it. What clients follow is served by
-//! gateways and storage nodes; moving things around comes with the replicated
-//! cluster.
+//! The cluster as the controller knows it, and what operators do with it. What
+//! clients follow is served by gateways and storage nodes.
 
-use crate::{convert, handle::Handle};
+use crate::{
+    convert,
+    core::{Reply, Request as CoreRequest},
+    handle::Handle,
+};
 use futures::stream::BoxStream;
 use talweg_kit::errors::Refusal;
 use talweg_proto::v1::{self, cluster_service_server::ClusterService};
+use talweg_types::NodeId;
 use tonic::{Request, Response, Status};
 
 pub struct ClusterApi {
@@ -18,9 +22,27 @@ fn elsewhere<T>() -> Result<Response<T>, Status> {
     Err(Refusal::not_built("clients ask a gateway or a storage node for metadata").into())
 }
 
+fn mismatch() -> Status {
+    Refusal::internal("the controller answered another question").to_status()
+}
+
+impl ClusterApi {
+    async fn ask(&self, request: CoreRequest) -> Result<Reply, Refusal> {
+        Ok(self.handle.request(request).await?.reply)
+    }
+
+    /// Partitions that the node still leads.
+    async fn drain(&self, node: u32, draining: bool) -> Result<u32, Status> {
+        let node = NodeId(node);
+        match self.ask(CoreRequest::Drain { node, draining }).await? {
+            Reply::Drained { leaders_left } => Ok(u32::try_from(leaders_left).unwrap_or(u32::MAX)),
+            _ => Err(mismatch()),
+        }
+    }
+}
+
 fn later<T>(what: &str) -> Result<Response<T>, Status> {
-    let sentence =
-        format!("{what} comes with the replicated cluster, which this version does not have");
+    let sentence = format!("{what} is not built yet; move partitions one by one");
     Err(Refusal::not_built(sentence).into())
 }
 
@@ -54,53 +76,83 @@ impl ClusterService for ClusterApi {
         elsewhere()
     }
 
+    /// Also: UNKNOWN_NODE. A repeat moves what can move by now.
     async fn drain_node(
         &self,
-        _: Request<v1::DrainNodeRequest>,
+        request: Request<v1::DrainNodeRequest>,
     ) -> Result<Response<v1::DrainNodeResponse>, Status> {
-        later("draining a node")
+        let leaders_left = self.drain(request.into_inner().node_id, true).await?;
+        Ok(Response::new(v1::DrainNodeResponse { leaders_left }))
     }
 
+    /// Also: UNKNOWN_NODE.
     async fn undrain_node(
         &self,
-        _: Request<v1::UndrainNodeRequest>,
+        request: Request<v1::UndrainNodeRequest>,
     ) -> Result<Response<v1::UndrainNodeResponse>, Status> {
-        later("draining a node")
+        self.drain(request.into_inner().node_id, false).await?;
+        Ok(Response::new(v1::UndrainNodeResponse {}))
     }
 
+    /// Also: UNKNOWN_NODE; INVALID_ARGUMENT while it is alive or holds replicas.
     async fn remove_node(
         &self,
-        _: Request<v1::RemoveNodeRequest>,
+        request: Request<v1::RemoveNodeRequest>,
     ) -> Result<Response<v1::RemoveNodeResponse>, Status> {
-        later("removing a node")
+        let node = NodeId(request.into_inner().node_id);
+        match self.ask(CoreRequest::RemoveNode { node }).await? {
+            Reply::Removed => Ok(Response::new(v1::RemoveNodeResponse {})),
+            _ => Err(mismatch()),
+        }
     }
 
+    /// Also: UNKNOWN_TOPIC, INVALID_ARGUMENT with the field, LIMIT_EXCEEDED.
     async fn reassign_partition(
         &self,
-        _: Request<v1::ReassignPartitionRequest>,
+        request: Request<v1::ReassignPartitionRequest>,
     ) -> Result<Response<v1::ReassignPartitionResponse>, Status> {
-        later("moving replicas")
+        let asked = convert::reassign(request.into_inner())?;
+        match self.ask(asked).await? {
+            Reply::Moving(id) => Ok(Response::new(v1::ReassignPartitionResponse {
+                reassignment_id: id.as_bytes().to_vec().into(),
+            })),
+            _ => Err(mismatch()),
+        }
     }
 
     async fn list_reassignments(
         &self,
         _: Request<v1::ListReassignmentsRequest>,
     ) -> Result<Response<v1::ListReassignmentsResponse>, Status> {
-        later("moving replicas")
+        let reassignments = self.handle.read(convert::reassignments).await?;
+        Ok(Response::new(v1::ListReassignmentsResponse {
+            reassignments,
+        }))
     }
 
+    /// Also: INVALID_ARGUMENT if it is not under way, or cannot go back.
     async fn cancel_reassignment(
         &self,
-        _: Request<v1::CancelReassignmentRequest>,
+        request: Request<v1::CancelReassignmentRequest>,
     ) -> Result<Response<v1::CancelReassignmentResponse>, Status> {
-        later("moving replicas")
+        match self.ask(convert::cancel(&request.into_inner())?).await? {
+            Reply::MoveCancelled => Ok(Response::new(v1::CancelReassignmentResponse {})),
+            _ => Err(mismatch()),
+        }
     }
 
+    /// Also: UNKNOWN_TOPIC, INVALID_ARGUMENT, NO_LEADER if nobody can be elected.
     async fn elect_leader(
         &self,
-        _: Request<v1::ElectLeaderRequest>,
+        request: Request<v1::ElectLeaderRequest>,
     ) -> Result<Response<v1::ElectLeaderResponse>, Status> {
-        later("electing a leader by hand")
+        match self.ask(convert::elect(request.into_inner())).await? {
+            Reply::Elected { leader, epoch } => Ok(Response::new(v1::ElectLeaderResponse {
+                leader: leader.0,
+                leader_epoch: epoch.0,
+            })),
+            _ => Err(mismatch()),
+        }
     }
 
     type BalanceClusterStream = BoxStream<'static, Result<v1::BalanceClusterResponse, Status>>;

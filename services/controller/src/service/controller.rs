@@ -9,9 +9,10 @@ use crate::{
 };
 use talweg_kit::errors::Refusal;
 use talweg_proto::controller::v1::{
-    AllocateProducerIdsRequest, AllocateProducerIdsResponse, ConfirmReplicasDeletedRequest,
-    ConfirmReplicasDeletedResponse, NodeSessionRequest, NodeSessionResponse, WatchClusterRequest,
-    WatchClusterResponse, controller_service_server::ControllerService,
+    AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterInSyncRequest,
+    AlterInSyncResponse, ConfirmReplicasDeletedRequest, ConfirmReplicasDeletedResponse,
+    NodeSessionRequest, NodeSessionResponse, WatchClusterRequest, WatchClusterResponse,
+    controller_service_server::ControllerService,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -77,6 +78,24 @@ impl ControllerService for ControllerApi {
                 let block = AllocateProducerIdsResponse { first, count };
                 Ok(at_revision(block, answer.revision))
             }
+            _ => Err(Refusal::internal("the controller answered another question").into()),
+        }
+    }
+
+    /// Also: UNKNOWN_NODE, STALE_INCARNATION, UNAVAILABLE before the node has
+    /// registered here, THROTTLED, INVALID_ARGUMENT. A repeat is success.
+    async fn alter_in_sync(
+        &self,
+        request: Request<AlterInSyncRequest>,
+    ) -> Result<Response<AlterInSyncResponse>, Status> {
+        let asked = convert::alter_in_sync(request.into_inner())?;
+        let partitions: Vec<_> = asked.proposals.iter().map(|p| p.partition).collect();
+        let answer = self.handle.request(asked.into()).await?;
+        match answer.reply {
+            Reply::InSync(results) => Ok(at_revision(
+                convert::in_sync_results(&partitions, results),
+                answer.revision,
+            )),
             _ => Err(Refusal::internal("the controller answered another question").into()),
         }
     }

@@ -67,7 +67,7 @@ async fn register(
         .and_then(|first| first.frame)
     {
         Some(Frame::Register(register)) => convert::registration(register),
-        Some(Frame::Heartbeat(_) | Frame::Leaving(_)) | None => {
+        Some(Frame::Heartbeat(_) | Frame::Leaving(_) | Frame::ReplicaEnds(_)) | None => {
             Err(violation("the first frame must register the node"))
         }
     }
@@ -91,6 +91,10 @@ async fn read(
                 Event::Heartbeat { stream, folders }
             }
             Some(Frame::Leaving(_)) => Event::Leaving { stream },
+            Some(Frame::ReplicaEnds(ends)) => {
+                let ends = convert::replica_ends(ends);
+                Event::ReplicaEnds { stream, ends }
+            }
             Some(Frame::Register(_)) => return Err(violation("a stream registers one node, once")),
             // A frame of a later version.
             None => continue,

@@ -3,7 +3,12 @@
 #![allow(dead_code)]
 
 use prost::bytes::Bytes;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use talweg_controller::{ControllerConfig, ControllerHandle, start};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_metastore::Metastore;
@@ -115,13 +120,20 @@ pub fn bytes(id: Uuid) -> Bytes {
     Bytes::copy_from_slice(id.as_bytes())
 }
 
+/// An address that is never refused: nodes at it die of silence only.
+pub fn listening() -> String {
+    static LISTENER: OnceLock<TcpListener> = OnceLock::new();
+    let listener = LISTENER.get_or_init(|| TcpListener::bind("127.0.0.1:0").expect("bind"));
+    format!("http://{}", listener.local_addr().expect("address"))
+}
+
 pub fn register(process: Uuid, folder: Uuid) -> RegisterNode {
     RegisterNode {
         plane: v1::Plane::Storage.into(),
-        grpc_address: "http://127.0.0.1:1".into(),
+        grpc_address: listening(),
         folders: vec![RegisteredFolder {
             folder_id: bytes(folder),
-            boot: FolderBoot::New.into(),
+            boot: FolderBoot::SameBoot.into(),
         }],
         process_id: bytes(process),
         version: "test".into(),

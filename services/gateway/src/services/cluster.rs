@@ -76,6 +76,18 @@ fn not_built(what: &str) -> Status {
     Refusal::not_built(format!("{what} is not built in this version.")).into()
 }
 
+/// Asks the controller the same. What may have been done is not asked again.
+macro_rules! forward {
+    ($self:ident, $request:ident, $method:ident) => {{
+        let call = |channel, request| async move {
+            ClusterServiceClient::new(channel).$method(request).await
+        };
+        let request = $request.into_inner();
+        let called = $self.0.controller.call(Again::NotDoneOnly, request, call);
+        Ok(Response::new(called.await?))
+    }};
+}
+
 #[tonic::async_trait]
 impl ClusterService for Cluster {
     /// UNAVAILABLE before the first view.
@@ -136,51 +148,51 @@ impl ClusterService for Cluster {
 
     async fn drain_node(
         &self,
-        _: Request<v1::DrainNodeRequest>,
+        request: Request<v1::DrainNodeRequest>,
     ) -> Result<Response<v1::DrainNodeResponse>, Status> {
-        Err(not_built("Draining a node"))
+        forward!(self, request, drain_node)
     }
 
     async fn undrain_node(
         &self,
-        _: Request<v1::UndrainNodeRequest>,
+        request: Request<v1::UndrainNodeRequest>,
     ) -> Result<Response<v1::UndrainNodeResponse>, Status> {
-        Err(not_built("Draining a node"))
+        forward!(self, request, undrain_node)
     }
 
     async fn remove_node(
         &self,
-        _: Request<v1::RemoveNodeRequest>,
+        request: Request<v1::RemoveNodeRequest>,
     ) -> Result<Response<v1::RemoveNodeResponse>, Status> {
-        Err(not_built("Removing a node"))
+        forward!(self, request, remove_node)
     }
 
     async fn reassign_partition(
         &self,
-        _: Request<v1::ReassignPartitionRequest>,
+        request: Request<v1::ReassignPartitionRequest>,
     ) -> Result<Response<v1::ReassignPartitionResponse>, Status> {
-        Err(not_built("Moving a partition"))
+        forward!(self, request, reassign_partition)
     }
 
     async fn list_reassignments(
         &self,
-        _: Request<v1::ListReassignmentsRequest>,
+        request: Request<v1::ListReassignmentsRequest>,
     ) -> Result<Response<v1::ListReassignmentsResponse>, Status> {
-        Err(not_built("Moving a partition"))
+        forward!(self, request, list_reassignments)
     }
 
     async fn cancel_reassignment(
         &self,
-        _: Request<v1::CancelReassignmentRequest>,
+        request: Request<v1::CancelReassignmentRequest>,
     ) -> Result<Response<v1::CancelReassignmentResponse>, Status> {
-        Err(not_built("Moving a partition"))
+        forward!(self, request, cancel_reassignment)
     }
 
     async fn elect_leader(
         &self,
-        _: Request<v1::ElectLeaderRequest>,
+        request: Request<v1::ElectLeaderRequest>,
     ) -> Result<Response<v1::ElectLeaderResponse>, Status> {
-        Err(not_built("Electing a leader by hand"))
+        forward!(self, request, elect_leader)
     }
 
     type BalanceClusterStream = BoxStream<'static, Result<v1::BalanceClusterResponse, Status>>;

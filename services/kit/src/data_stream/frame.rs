@@ -16,7 +16,10 @@ use prost::{
     Message,
     encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len},
 };
-use talweg_proto::v1::{self, fetch_response, produce_request};
+use talweg_proto::{
+    storage::v1::{ReplicateRequest, ReplicateResponse, replicate_response},
+    v1::{self, fetch_response, produce_request},
+};
 
 /// Field number of the payload in every frame that carries one.
 const PAYLOAD_TAG: u32 = 15;
@@ -131,5 +134,29 @@ impl DataFrame for v1::FetchRequest {
 
     fn split(self, head: &mut BytesMut) -> Bytes {
         split_whole(&self, head)
+    }
+}
+
+impl DataFrame for ReplicateRequest {
+    /// positions: positions.
+    const SHAPE: &'static [Shape] = &[within(2, &[each(1)])];
+
+    fn split(self, head: &mut BytesMut) -> Bytes {
+        split_whole(&self, head)
+    }
+}
+
+impl DataFrame for ReplicateResponse {
+    /// updates: updates.
+    const SHAPE: &'static [Shape] = &[within(3, &[each(1)])];
+
+    fn split(self, head: &mut BytesMut) -> Bytes {
+        match self.frame {
+            Some(replicate_response::Frame::Batches(mut batches)) => {
+                let payload = std::mem::take(&mut batches.batches);
+                split_nested(2, &batches, payload, head)
+            }
+            _ => split_whole(&self, head),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The codec of the data streams (Produce, Fetch): gRPC framing without
+//! The codec of the data streams (Produce, Fetch, Replicate): gRPC framing without
 //! tonic's copying codec.
 //!
 //! Sending, a frame's payload (`batches`) leaves as an HTTP/2 chunk of its own
@@ -39,7 +39,7 @@ pub use sender::{Closed, FrameSender, TrySendError};
 pub use server::{DataService, PeerInfo, StreamHandler, fetch_service, produce_service};
 pub use wire::parse_grpc_timeout;
 
-use talweg_proto::v1;
+use talweg_proto::{storage, v1};
 
 /// Frames that wait between a sender and the connection.
 pub const QUEUE_FRAMES: usize = 32;
@@ -76,4 +76,15 @@ impl StreamMethod for FetchMethod {
     const PATH: &'static str = "/talweg.v1.FetchService/Fetch";
     type Request = v1::FetchRequest;
     type Response = v1::FetchResponse;
+}
+
+/// `talweg.storage.v1.ReplicationService/Replicate`.
+#[derive(Clone, Copy, Debug)]
+pub enum ReplicateMethod {}
+
+impl StreamMethod for ReplicateMethod {
+    const SERVICE: &'static str = "talweg.storage.v1.ReplicationService";
+    const PATH: &'static str = "/talweg.storage.v1.ReplicationService/Replicate";
+    type Request = storage::v1::ReplicateRequest;
+    type Response = storage::v1::ReplicateResponse;
 }

@@ -2,20 +2,21 @@
 //!
 //! | the view says | this node has | action |
 //! | --- | --- | --- |
-//! | this process leads | nothing | open |
-//! | this process leads in epoch e | open, told otherwise | lead in e |
-//! | another leads, or nobody | open, told to lead | resign |
+//! | a replica is here | nothing | open |
+//! | this process leads in epoch e | open, told otherwise, or of other members | lead in e |
+//! | another leads in epoch e | open, told otherwise | follow in e |
+//! | nobody leads, or an earlier process | open, told otherwise | resign |
 //! | other settings | open | configure |
-//! | a tombstone that names this node | the replica | delete |
+//! | a tombstone or a removal that names this node | the replica | delete |
 //! | a tombstone that names this node | nothing of the topic | confirm |
 //! | nothing | the replica | resign; never delete |
 
 use crate::{
-    partition::Leadership,
+    partition::{Following, Leadership},
     view::{ClusterView, TopicView},
 };
 use std::sync::Arc;
-use talweg_types::{Incarnation, LeaderEpoch, TopicPartition};
+use talweg_types::{Incarnation, LeaderEpoch, NodeId, PartitionEpoch, TopicPartition};
 
 /// How far a replica has been brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,12 +31,21 @@ pub enum Phase {
     Deleting,
 }
 
+/// What a replica is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Role {
+    Leads(Leadership),
+    Follows(Following),
+    /// Nobody leads; the epoch in which that was so.
+    Rests(LeaderEpoch),
+}
+
 /// What was done about a replica.
 #[derive(Clone, Debug)]
 pub struct Known {
     pub phase: Phase,
-    /// The leadership that its loop was told.
-    pub leads: Option<Leadership>,
+    /// The role that its loop was told; none yet.
+    pub told: Option<Role>,
     /// The topic whose settings its loop was told.
     pub topic: Arc<TopicView>,
 }
@@ -44,8 +54,7 @@ pub struct Known {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     Open,
-    Lead(Leadership),
-    Resign(LeaderEpoch),
+    Take(Role),
     Configure,
     Delete,
 }
@@ -65,45 +74,90 @@ pub fn decide(
     known: Option<&Known>,
     on_disk: bool,
 ) -> Option<Action> {
-    let is_doomed = view
-        .tombstones
-        .get(&tp.topic_id)
-        .is_some_and(|pending| pending.contains(&me.node_id));
+    let is_doomed = is_doomed(view, me, tp);
+    let wanted = role(view, me, tp);
     let Some(known) = known else {
-        let wanted = is_doomed && on_disk || leadership(view, me, tp).is_some();
-        return wanted.then_some(Action::Open);
+        let open = is_doomed && on_disk || wanted.is_some();
+        return open.then_some(Action::Open);
     };
     match known.phase {
         Phase::Opening | Phase::Deleting | Phase::Failed => None,
         Phase::Open if is_doomed => Some(Action::Delete),
-        Phase::Open => match leadership(view, me, tp) {
-            Some(wanted) if known.leads != Some(wanted) => Some(Action::Lead(wanted)),
-            Some(_) => view
-                .topics
+        Phase::Open => {
+            let wanted = wanted.or_else(|| at_rest(view, tp, known.told.as_ref()));
+            if let Some(wanted) = wanted.filter(|wanted| known.told.as_ref() != Some(wanted)) {
+                return Some(Action::Take(wanted));
+            }
+            view.topics
                 .get(&tp.topic_id)
                 .filter(|topic| differ(topic, &known.topic))
-                .map(|_| Action::Configure),
-            None => known
-                .leads
-                .map(|told| Action::Resign(resign_epoch(view, tp, told))),
-        },
+                .map(|_| Action::Configure)
+        }
     }
 }
 
-fn leadership(view: &ClusterView, me: Me, tp: &TopicPartition) -> Option<Leadership> {
+/// An explicit order, for the topic or for this replica: absence is none.
+fn is_doomed(view: &ClusterView, me: Me, tp: &TopicPartition) -> bool {
+    let of_topic = view
+        .tombstones
+        .get(&tp.topic_id)
+        .is_some_and(|pending| pending.contains(&me.node_id));
+    of_topic || is_removed(view, me, tp)
+}
+
+/// A reassignment has moved the replica elsewhere.
+pub fn is_removed(view: &ClusterView, me: Me, tp: &TopicPartition) -> bool {
+    view.partition(tp)
+        .is_some_and(|(_, state)| state.removed.contains(&me.node_id))
+}
+
+/// What the view gives this process to do; `None` if it holds no replica.
+fn role(view: &ClusterView, me: Me, tp: &TopicPartition) -> Option<Role> {
     let (topic, state) = view.partition(tp)?;
-    let mine = state.leader == me.node_id && state.leader_incarnation == me.incarnation.0;
-    (mine && !topic.topic.name.is_empty()).then_some(Leadership {
-        epoch: LeaderEpoch(state.leader_epoch),
-        incarnation: me.incarnation,
+    let holders = || state.replicas.iter().chain(&state.adding);
+    if topic.topic.name.is_empty() || !holders().any(|node| *node == me.node_id) {
+        return None;
+    }
+    let epoch = LeaderEpoch(state.leader_epoch);
+    let nodes = |ids: &[u32]| ids.iter().copied().map(NodeId).collect();
+    Some(match state.leader {
+        0 => Role::Rests(epoch),
+        own if own == me.node_id && state.leader_incarnation == me.incarnation.0 => {
+            Role::Leads(Leadership {
+                epoch,
+                incarnation: me.incarnation,
+                partition_epoch: PartitionEpoch(state.partition_epoch),
+                in_sync: nodes(&state.in_sync),
+                replicas: holders().copied().map(NodeId).collect(),
+            })
+        }
+        // An earlier process of this node: a new epoch is to come.
+        own if own == me.node_id => Role::Rests(epoch),
+        leader => Role::Follows(Following {
+            leader: NodeId(leader),
+            epoch,
+            incarnation: me.incarnation,
+            recovered: state
+                .recovered
+                .as_ref()
+                .map_or(LeaderEpoch::NONE, |recovered| {
+                    LeaderEpoch(recovered.leader_epoch)
+                }),
+        }),
     })
 }
 
-fn resign_epoch(view: &ClusterView, tp: &TopicPartition, told: Leadership) -> LeaderEpoch {
+/// A replica that is not in the view, or not of this node, does nothing more.
+fn at_rest(view: &ClusterView, tp: &TopicPartition, told: Option<&Role>) -> Option<Role> {
+    let told = match told? {
+        Role::Leads(leadership) => leadership.epoch,
+        Role::Follows(following) => following.epoch,
+        Role::Rests(_) => return None,
+    };
     let newest = view
         .partition(tp)
-        .map_or(told.epoch, |(_, state)| LeaderEpoch(state.leader_epoch));
-    newest.max(told.epoch)
+        .map_or(told, |(_, state)| LeaderEpoch(state.leader_epoch));
+    Some(Role::Rests(newest.max(told)))
 }
 
 /// Whether a loop must be told.
@@ -136,6 +190,8 @@ mod tests {
             leader,
             leader_incarnation,
             leader_epoch,
+            replicas: vec![1, 2],
+            in_sync: vec![1],
             ..Default::default()
         };
         Arc::new(TopicView {
@@ -152,6 +208,15 @@ mod tests {
         })
     }
 
+    fn removed(topic: Arc<TopicView>) -> Arc<TopicView> {
+        let mut topic = TopicView::clone(&topic);
+        if let Some(state) = topic.partitions.get_mut(&0) {
+            state.replicas = vec![2];
+            state.removed = vec![1];
+        }
+        Arc::new(topic)
+    }
+
     fn view(topic: Option<Arc<TopicView>>, tombstone: &[u32]) -> ClusterView {
         let mut view = ClusterView::empty();
         view.topics.extend(topic.map(|topic| (topic.id, topic)));
@@ -161,11 +226,27 @@ mod tests {
         view
     }
 
-    fn led(epoch: i32) -> Leadership {
-        Leadership {
+    fn led(epoch: i32) -> Role {
+        Role::Leads(Leadership {
             epoch: LeaderEpoch(epoch),
             incarnation: Incarnation(7),
-        }
+            partition_epoch: PartitionEpoch(0),
+            in_sync: [NodeId(1)].into(),
+            replicas: [NodeId(1), NodeId(2)].into(),
+        })
+    }
+
+    fn follows(leader: u32, epoch: i32) -> Role {
+        Role::Follows(Following {
+            leader: NodeId(leader),
+            epoch: LeaderEpoch(epoch),
+            incarnation: Incarnation(7),
+            recovered: LeaderEpoch::NONE,
+        })
+    }
+
+    fn rests(epoch: i32) -> Role {
+        Role::Rests(LeaderEpoch(epoch))
     }
 
     type Row = (
@@ -180,7 +261,7 @@ mod tests {
     fn each_row_of_the_table() {
         let known = |phase, leads| Known {
             phase,
-            leads,
+            told: leads,
             topic: topic(1, 7, 3),
         };
         let open = |leads| known(Phase::Open, leads);
@@ -197,14 +278,35 @@ mod tests {
                 view(Some(topic(2, 7, 3)), &[]),
                 None,
                 true,
+                Some(Action::Open),
+            ),
+            (
+                "another leads, opened",
+                view(Some(topic(2, 7, 3)), &[]),
+                Some(open(None)),
+                true,
+                Some(Action::Take(follows(2, 3))),
+            ),
+            (
+                "follows already",
+                view(Some(topic(2, 7, 3)), &[]),
+                Some(open(Some(follows(2, 3)))),
+                true,
                 None,
             ),
             (
                 "an earlier incarnation leads",
                 view(Some(topic(1, 6, 3)), &[]),
-                None,
+                Some(open(None)),
                 true,
-                None,
+                Some(Action::Take(rests(3))),
+            ),
+            (
+                "nobody leads",
+                view(Some(topic(0, 0, 4)), &[]),
+                Some(open(Some(led(3)))),
+                true,
+                Some(Action::Take(rests(4))),
             ),
             (
                 "opening",
@@ -218,7 +320,7 @@ mod tests {
                 view(Some(topic(1, 7, 3)), &[]),
                 Some(open(None)),
                 true,
-                Some(Action::Lead(led(3))),
+                Some(Action::Take(led(3))),
             ),
             (
                 "leads already",
@@ -232,19 +334,19 @@ mod tests {
                 view(Some(topic(1, 7, 4)), &[]),
                 Some(open(Some(led(3)))),
                 true,
-                Some(Action::Lead(led(4))),
+                Some(Action::Take(led(4))),
             ),
             (
                 "leadership moved",
                 view(Some(topic(2, 9, 4)), &[]),
                 Some(open(Some(led(3)))),
                 true,
-                Some(Action::Resign(LeaderEpoch(4))),
+                Some(Action::Take(follows(2, 4))),
             ),
             (
-                "resigned already",
-                view(Some(topic(2, 9, 4)), &[]),
-                Some(open(None)),
+                "rests already",
+                view(Some(topic(0, 0, 4)), &[]),
+                Some(open(Some(rests(4)))),
                 true,
                 None,
             ),
@@ -253,7 +355,7 @@ mod tests {
                 view(None, &[]),
                 Some(open(Some(led(3)))),
                 true,
-                Some(Action::Resign(LeaderEpoch(3))),
+                Some(Action::Take(rests(3))),
             ),
             (
                 "not in the view, not led",
@@ -267,6 +369,20 @@ mod tests {
                 view(None, &[]),
                 None,
                 true,
+                None,
+            ),
+            (
+                "moved elsewhere, open",
+                view(Some(removed(topic(2, 9, 4))), &[]),
+                Some(open(Some(follows(2, 4)))),
+                true,
+                Some(Action::Delete),
+            ),
+            (
+                "moved elsewhere, nothing here",
+                view(Some(removed(topic(2, 9, 4))), &[]),
+                None,
+                false,
                 None,
             ),
             (
@@ -327,7 +443,7 @@ mod tests {
         changed.config.retention_ms = 5;
         let known = Known {
             phase: Phase::Open,
-            leads: Some(led(3)),
+            told: Some(led(3)),
             topic: topic(1, 7, 3),
         };
         let decided = decide(

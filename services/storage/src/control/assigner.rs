@@ -6,7 +6,7 @@
 //! a while later and holds up no other.
 
 use super::{
-    assign::{Action, Known, Me, Phase, decide},
+    assign::{Action, Known, Me, Phase, Role, decide, is_removed},
     controllers::Controllers,
 };
 use crate::{
@@ -24,7 +24,8 @@ use std::{
 use talweg_kit::net::ChannelOptions;
 use talweg_log::{LogConfig, LogError, PartitionLog, RecoveryReport};
 use talweg_proto::controller::v1::{
-    ConfirmReplicasDeletedRequest, controller_service_client::ControllerServiceClient,
+    ConfirmReplicasDeletedRequest, RemovedReplica,
+    controller_service_client::ControllerServiceClient,
 };
 use talweg_replication::LeaderSettings;
 use talweg_types::{NodeId, TopicConfig, TopicId, TopicPartition};
@@ -46,7 +47,15 @@ enum Event {
         Box<Result<(PartitionLog, RecoveryReport), LogError>>,
     ),
     Deleted(TopicPartition, Result<(), LogError>),
-    Confirmed(Vec<TopicId>, bool),
+    Confirmed(Gone, bool),
+}
+
+/// What the controller is told that nothing is left of here.
+#[derive(Clone, Default)]
+struct Gone {
+    topics: Vec<TopicId>,
+    /// Moved elsewhere by a reassignment.
+    partitions: Vec<TopicPartition>,
 }
 
 /// Brings the node's replicas to where the view wants them.
@@ -57,6 +66,7 @@ pub struct Assigner {
     known: BTreeMap<TopicPartition, Known>,
     /// Told to the controller, or being told.
     confirmed: BTreeSet<TopicId>,
+    confirmed_moves: BTreeSet<TopicPartition>,
     /// Logs recovered at a time.
     recoveries: Arc<Semaphore>,
     events: mpsc::UnboundedSender<Event>,
@@ -74,6 +84,7 @@ impl Assigner {
             controllers,
             known: BTreeMap::new(),
             confirmed: BTreeSet::new(),
+            confirmed_moves: BTreeSet::new(),
             events,
             incoming,
         }
@@ -159,17 +170,15 @@ impl Assigner {
                 self.delete(tp);
                 return false;
             }
-            Action::Lead(leadership) => {
+            Action::Take(role) => {
                 if let Some(known) = self.known.get_mut(&tp) {
-                    known.leads = Some(leadership);
+                    known.told = Some(role.clone());
                 }
-                Command::Lead { tp, leadership }
-            }
-            Action::Resign(epoch) => {
-                if let Some(known) = self.known.get_mut(&tp) {
-                    known.leads = None;
+                match role {
+                    Role::Leads(leadership) => Command::Lead { tp, leadership },
+                    Role::Follows(following) => Command::Follow { tp, following },
+                    Role::Rests(epoch) => Command::Resign { tp, epoch },
                 }
-                Command::Resign { tp, epoch }
             }
             Action::Configure => {
                 let Some((known, topic)) =
@@ -201,7 +210,7 @@ impl Assigner {
             tp,
             Known {
                 phase: Phase::Opening,
-                leads: None,
+                told: None,
                 topic,
             },
         );
@@ -244,7 +253,11 @@ impl Assigner {
                     known.phase = Phase::Failed;
                 }
             }
-            Event::Confirmed(topics, false) => self.confirmed.retain(|id| !topics.contains(id)),
+            Event::Confirmed(gone, false) => {
+                self.confirmed.retain(|id| !gone.topics.contains(id));
+                self.confirmed_moves
+                    .retain(|tp| !gone.partitions.contains(tp));
+            }
             Event::Confirmed(_, true) => {}
         }
     }
@@ -263,6 +276,8 @@ impl Assigner {
             node: NodeId(self.node.id()),
             folder: self.folders.place(tp),
             settings: leader_settings(&known.topic),
+            outbox: Arc::clone(&self.node.outbox),
+            contacts: Arc::clone(&self.node.contacts),
         };
         if self.node.loops[owner]
             .send(Command::Open(Box::new(opened)))
@@ -323,31 +338,57 @@ impl Assigner {
             .iter()
             .filter(|(_, nodes)| nodes.contains(&me.node_id))
             .map(|(id, _)| *id);
-        let done: Vec<TopicId> = pending
+        let topics: Vec<TopicId> = pending
             .filter(|id| !self.confirmed.contains(id) && !held(id))
             .collect();
-        if done.is_empty() {
+        let partitions = self.moved_away(view, me);
+        if topics.is_empty() && partitions.is_empty() {
             return;
         }
-        self.confirmed.extend(done.iter().copied());
+        self.confirmed.extend(topics.iter().copied());
+        self.confirmed_moves.extend(partitions.iter().copied());
+        let gone = Gone { topics, partitions };
         let (events, controllers) = (self.events.clone(), Arc::clone(&self.controllers));
         tokio::spawn(async move {
-            let told = tell(&controllers, me, &done).await;
-            let _ = events.send(Event::Confirmed(done, told));
+            let told = tell(&controllers, me, &gone).await;
+            let _ = events.send(Event::Confirmed(gone, told));
         });
+    }
+
+    /// Replicas that are to be removed here, of which nothing is left, and of
+    /// which the controller was not told yet.
+    fn moved_away(&mut self, view: &ClusterView, me: Me) -> Vec<TopicPartition> {
+        self.confirmed_moves.retain(|tp| is_removed(view, me, tp));
+        let all = view.topics.values().flat_map(|topic| {
+            let tp = |partition: &u32| partition_of(topic.id, *partition);
+            topic.partitions.keys().map(tp)
+        });
+        all.filter(|tp| is_removed(view, me, tp))
+            .filter(|tp| !self.known.contains_key(tp) && self.folders.holder(tp).is_none())
+            .filter(|tp| !self.confirmed_moves.contains(tp))
+            .collect()
     }
 }
 
-async fn tell(controllers: &Controllers, me: Me, topics: &[TopicId]) -> bool {
+async fn tell(controllers: &Controllers, me: Me, gone: &Gone) -> bool {
     let Ok(channel) = controllers.channel(&ChannelOptions::default()) else {
         return false;
     };
     let request = ConfirmReplicasDeletedRequest {
         node_id: me.node_id,
         incarnation: me.incarnation.0,
-        topic_ids: topics
+        topic_ids: gone
+            .topics
             .iter()
             .map(|id| id.as_bytes().to_vec().into())
+            .collect(),
+        partitions: gone
+            .partitions
+            .iter()
+            .map(|tp| RemovedReplica {
+                topic_id: tp.topic_id.as_bytes().to_vec().into(),
+                partition: tp.partition.0,
+            })
             .collect(),
     };
     let mut client = ControllerServiceClient::new(channel);
@@ -379,7 +420,7 @@ fn leader_settings(topic: &TopicView) -> LeaderSettings {
     LeaderSettings {
         durability: topic.config.durability_at(topic.topic.replication_factor),
         replication_factor: topic.topic.replication_factor,
-        min_insync_replicas: topic.config.min_insync_replicas,
+        min_insync_replicas: topic.config.min_insync_at(topic.topic.replication_factor),
     }
 }
 

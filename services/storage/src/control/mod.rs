@@ -14,7 +14,7 @@ mod identity;
 mod session;
 
 pub use assigner::Assigner;
-pub use controllers::Controllers;
+pub use controllers::{BackOff, Controllers};
 pub use follow::follow;
 pub use identity::{Identity, IdentityError};
 pub use session::{Registration, Session, Stopped};

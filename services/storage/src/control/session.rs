@@ -19,13 +19,14 @@ use talweg_kit::{
 };
 use talweg_proto::{
     controller::v1::{
-        HeartbeatAck, NodeHeartbeat, NodeLeaving, NodeRegistered, NodeSessionRequest,
-        NodeSessionResponse, RegisterNode, controller_service_client::ControllerServiceClient,
-        node_session_request, node_session_response,
+        AskReplicaEnds, HeartbeatAck, NodeHeartbeat, NodeLeaving, NodeRegistered,
+        NodeSessionRequest, NodeSessionResponse, RegisterNode, ReplicaEnd, ReplicaEnds,
+        controller_service_client::ControllerServiceClient, node_session_request,
+        node_session_response,
     },
     v1::{FolderDescription, Plane},
 };
-use talweg_types::{Incarnation, TimestampMs, limits};
+use talweg_types::{Incarnation, PartitionIndex, TimestampMs, TopicId, TopicPartition, limits};
 use thiserror::Error;
 use tokio::{
     sync::{Notify, mpsc},
@@ -281,12 +282,18 @@ impl Session {
                 answer = answers.message() => match answer.map_err(refused)?.and_then(|answer| answer.frame) {
                     Some(node_session_response::Frame::HeartbeatAck(ack)) => {
                         heard = Instant::now();
+                        let now = clock::monotonic_now();
+                        self.node.contacts.write().controller_heard(now);
                         self.on_ack(&ack);
                     }
                     Some(node_session_response::Frame::Fenced(fenced)) => {
                         return Err(Ended::Stop(Stopped::Fenced(fenced.reason)));
                     }
                     Some(node_session_response::Frame::Registered(_)) => {}
+                    Some(node_session_response::Frame::AskReplicaEnds(asked)) => {
+                        let ends = self.replica_ends(&asked);
+                        send(&frames, node_session_request::Frame::ReplicaEnds(ends)).await?;
+                    }
                     None => return Err(Status::unavailable("the controller ended the session").into()),
                 },
                 _ = beat.tick() => {
@@ -298,6 +305,25 @@ impl Session {
                     send(&frames, node_session_request::Frame::Heartbeat(heartbeat)).await?;
                 }
             }
+        }
+    }
+
+    /// The ends of logs that are recovered; others are left out, and asked for again.
+    fn replica_ends(&self, asked: &AskReplicaEnds) -> ReplicaEnds {
+        let end = |asked: &ReplicaEnd| {
+            let tp = TopicPartition {
+                topic_id: TopicId::from_slice(&asked.topic_id)?,
+                partition: PartitionIndex(asked.partition),
+            };
+            let handle = self.node.partitions.get(&tp)?;
+            handle.failure().is_none().then(|| ReplicaEnd {
+                last_epoch: handle.reader.last_epoch().0,
+                log_end_offset: handle.reader.bounds().log_end.0,
+                ..asked.clone()
+            })
+        };
+        ReplicaEnds {
+            replicas: asked.replicas.iter().filter_map(end).collect(),
         }
     }
 

@@ -154,7 +154,7 @@ pub fn read_refusal(error: &ReadError) -> Refusal {
 pub async fn start(node: &Node, request: &FetchPartition) -> Result<Started, Refusal> {
     resolve::wait_for_news(node, &request.topic, &request.topic_id, request.partition).await;
     let topic = resolve::topic(node, &request.topic, &request.topic_id)?;
-    let (handle, epoch) = resolve::led_partition(node, &topic, request.partition)?;
+    let (handle, epoch) = resolve::readable_partition(node, &topic, request.partition)?;
     resolve::check_epoch(request.leader_epoch, epoch)?;
     let bounds = handle.reader.bounds();
     let next = match request.start {

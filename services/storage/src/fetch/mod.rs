@@ -6,7 +6,7 @@ mod open;
 mod pump;
 mod stream;
 
-pub use cursor::{offset_for_time, out_of_range};
+pub use cursor::{offset_for_time, on_reader, out_of_range, read_refusal};
 
 use crate::{node::Node, resolve};
 use async_trait::async_trait;

@@ -9,12 +9,19 @@ use super::{
     handle::PartitionHandle,
     rounds::{FlushKind, Flushed},
 };
+use crate::replicate::{Outbox, ReplicaFrame};
+use bytes::Bytes;
 use crossbeam_channel::Sender;
-use std::sync::Arc;
+use parking_lot::RwLock;
+use std::{collections::BTreeSet, sync::Arc};
 use talweg_batch::CheckedBatch;
 use talweg_log::{LogConfig, LogError, PartitionLog};
-use talweg_replication::LeaderSettings;
-use talweg_types::{Acks, Incarnation, LeaderEpoch, NodeId, Offset, TopicPartition};
+use talweg_replication::{
+    Contacts, FetchOpened, Fetched, InSync, LeaderSettings, ProposalId, Report, SessionTag,
+};
+use talweg_types::{
+    Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TopicPartition,
+};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -34,10 +41,39 @@ pub struct AppendRequest {
 }
 
 /// A leadership that the controller gave to this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leadership {
     pub epoch: LeaderEpoch,
     pub incarnation: Incarnation,
+    pub partition_epoch: PartitionEpoch,
+    pub in_sync: BTreeSet<NodeId>,
+    /// All that hold a replica or are being added.
+    pub replicas: BTreeSet<NodeId>,
+}
+
+/// Another node leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Following {
+    pub leader: NodeId,
+    pub epoch: LeaderEpoch,
+    /// This process's.
+    pub incarnation: Incarnation,
+    /// The newest epoch that began with less than was promised, or NONE.
+    pub recovered: LeaderEpoch,
+}
+
+/// What the controller made of a change of the in-sync set.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ProposalAnswer {
+    Confirmed(InSync),
+    Refused {
+        id: ProposalId,
+        partition_epoch: PartitionEpoch,
+    },
+    /// Nobody knows.
+    TimedOut {
+        id: ProposalId,
+    },
 }
 
 /// A log that is ready to be owned by a loop.
@@ -48,6 +84,10 @@ pub struct Opened {
     /// Index of its folder among the node's.
     pub folder: usize,
     pub settings: LeaderSettings,
+    /// For what it has to say to other nodes.
+    pub outbox: Arc<Outbox>,
+    /// Whom the node has heard.
+    pub contacts: Arc<RwLock<Contacts>>,
 }
 
 /// A message to a loop.
@@ -58,9 +98,44 @@ pub enum Command {
         tp: TopicPartition,
         leadership: Leadership,
     },
+    /// Follows another node.
+    Follow {
+        tp: TopicPartition,
+        following: Following,
+    },
+    /// Neither leads nor follows.
     Resign {
         tp: TopicPartition,
         epoch: LeaderEpoch,
+    },
+    /// What the leader that it follows has sent.
+    Fetched {
+        tp: TopicPartition,
+        fetched: Box<Fetched<ReplicaFrame>>,
+    },
+    /// Producer state for a replica that begins anew; comes before its `Fetched`.
+    SessionsSent {
+        tp: TopicPartition,
+        sessions: Bytes,
+    },
+    /// A fetch session has ended.
+    FetchBroken {
+        tp: TopicPartition,
+        session: SessionTag,
+    },
+    /// A follower fetches from here.
+    FollowerOpened {
+        tp: TopicPartition,
+        opened: FetchOpened,
+    },
+    /// A follower has written or flushed.
+    Reported {
+        tp: TopicPartition,
+        report: Report,
+    },
+    ProposalAnswered {
+        tp: TopicPartition,
+        answer: ProposalAnswer,
     },
     Configure {
         tp: TopicPartition,

@@ -16,6 +16,7 @@ use crate::{
     clock::{self, ClockWatch},
     flusher::{FlushBack, Flushers, Job},
     metrics::Metrics,
+    replicate::ReplicaFrame,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
 use std::{
@@ -26,7 +27,7 @@ use std::{
     time::Duration,
 };
 use talweg_log::{LogError, LogFolder};
-use talweg_replication::MonotonicMs;
+use talweg_replication::{Fetched, MonotonicMs};
 use talweg_types::{Offset, TimestampMs, TopicPartition};
 use tokio::sync::oneshot;
 
@@ -241,6 +242,42 @@ impl EventLoop {
             Command::Lead { tp, leadership } => {
                 if let Some(replica) = self.replicas.get_mut(&tp) {
                     replica.lead(now, leadership, &mut self.out);
+                    self.schedule(now, tp);
+                }
+            }
+            Command::Follow { tp, following } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.follow(now, following, &mut self.out);
+                    self.schedule(now, tp);
+                }
+            }
+            Command::Fetched { tp, fetched } => self.on_fetched(now, tp, *fetched),
+            Command::SessionsSent { tp, sessions } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.sessions = sessions;
+                }
+            }
+            Command::FetchBroken { tp, session } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.on_fetch_broken(now, session);
+                }
+            }
+            Command::FollowerOpened { tp, opened } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.on_opened(now, opened, &mut self.out);
+                    self.schedule(now, tp);
+                }
+            }
+            Command::Reported { tp, report } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.on_report(now, report, &mut self.out);
+                    self.schedule(now, tp);
+                }
+            }
+            Command::ProposalAnswered { tp, answer } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.on_proposal(now, answer, &mut self.out);
+                    self.schedule(now, tp);
                 }
             }
             Command::Resign { tp, epoch } => {
@@ -283,6 +320,28 @@ impl EventLoop {
         let tp = opened.handle.tp;
         self.replicas.insert(tp, Replica::new(opened));
         self.schedule(now, tp);
+    }
+
+    /// What a leader sent: written like what clients send, flushed like it.
+    fn on_fetched(&mut self, now: MonotonicMs, tp: TopicPartition, fetched: Fetched<ReplicaFrame>) {
+        let Some(replica) = self.replicas.get_mut(&tp) else {
+            return;
+        };
+        if self.phase != Phase::Serving || replica.deleting.is_some() {
+            return;
+        }
+        let done = replica.on_fetched(now, fetched);
+        self.settings.metrics.replicated_in_bytes.inc_by(done.bytes);
+        if done.bytes > 0 {
+            let (folder, synced) = (replica.folder, replica.is_synced());
+            if replica.dirty_since.is_none() {
+                replica.dirty_since = Some(now);
+                self.dirty.insert((now, tp));
+            }
+            self.wrote(now, tp, folder, synced, done.bytes);
+        } else {
+            self.schedule(now, tp);
+        }
     }
 
     fn on_delete(
@@ -402,6 +461,7 @@ impl EventLoop {
                 continue;
             };
             let report = replica.tick(wall, trusted);
+            replica.leader_tick(now, &mut self.out);
             if report.wants_flush {
                 self.folders[replica.folder].want_background(tp, 0);
             }
@@ -491,5 +551,8 @@ impl EventLoop {
 /// When the log wants its next tick, on the monotonic clock.
 fn next_tick(replica: &Replica, now: MonotonicMs, wall: TimestampMs, floor_ms: u64) -> MonotonicMs {
     let wait = replica.log.next_tick(wall).0.saturating_sub(wall.0);
-    MonotonicMs(now.0 + u64::try_from(wait).unwrap_or(0).max(floor_ms))
+    let log = MonotonicMs(now.0 + u64::try_from(wait).unwrap_or(0).max(floor_ms));
+    let leader = replica.next_leader_tick();
+    // Never sooner than the next possible moment, so that a loop cannot spin.
+    leader.map_or(log, |leader| log.min(leader.max(now.plus(TICK_MS))))
 }

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicI32, Ordering},
+        atomic::{AtomicBool, AtomicI32, Ordering},
     },
 };
 use talweg_log::LogReader;
@@ -20,6 +20,10 @@ pub struct PartitionHandle {
     /// Index of the loop that owns it.
     pub owner: usize,
     pub watchers: Watchers,
+    /// Streams that copy the log to other nodes: woken by every append too.
+    pub copiers: Watchers,
+    /// No earlier leader can have published a higher watermark than ours.
+    knows_watermark: AtomicBool,
     /// The epoch in which this process leads; -1 while it does not.
     epoch: AtomicI32,
     failure: RwLock<Option<String>>,
@@ -32,6 +36,8 @@ impl PartitionHandle {
             reader,
             owner,
             watchers: Watchers::default(),
+            copiers: Watchers::default(),
+            knows_watermark: AtomicBool::new(false),
             epoch: AtomicI32::new(LeaderEpoch::NONE.0),
             failure: RwLock::new(None),
         }
@@ -54,7 +60,26 @@ impl PartitionHandle {
     pub(super) fn set_leads(&self, epoch: Option<LeaderEpoch>) {
         self.epoch
             .store(epoch.unwrap_or(LeaderEpoch::NONE).0, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Whether the watermark may be shown to readers: a new leader is silent
+    /// about it until it has reached what its predecessor may have published.
+    pub fn knows_watermark(&self) -> bool {
+        self.knows_watermark.load(Ordering::Acquire)
+    }
+
+    /// The owner's.
+    pub(super) fn set_knows_watermark(&self, knows: bool) {
+        if self.knows_watermark.swap(knows, Ordering::AcqRel) != knows {
+            self.wake_all();
+        }
+    }
+
+    /// Something has changed that no reader and no copy may miss.
+    pub(super) fn wake_all(&self) {
         self.watchers.wake_all();
+        self.copiers.wake_all();
     }
 
     /// Why the replica serves no more.
@@ -65,7 +90,7 @@ impl PartitionHandle {
     /// The owner's: told to all readers; the first reason stays.
     pub(super) fn fail(&self, why: &str) {
         self.failure.write().get_or_insert_with(|| why.to_owned());
-        self.watchers.wake_all();
+        self.wake_all();
     }
 }
 

@@ -8,6 +8,7 @@
 mod command;
 mod completion;
 mod event_loop;
+mod following;
 mod handle;
 mod replica;
 mod rounds;
@@ -16,7 +17,9 @@ mod watchers;
 #[cfg(test)]
 mod tests;
 
-pub use command::{AppendRequest, Command, Leadership, LoopHandle, Opened, Reservation};
+pub use command::{
+    AppendRequest, Command, Following, Leadership, LoopHandle, Opened, ProposalAnswer, Reservation,
+};
 pub use completion::{AppendRefusal, Completion, Completions, Outcome};
 pub use event_loop::{LoopSettings, spawn_loop};
 pub use handle::{PartitionHandle, Registry};

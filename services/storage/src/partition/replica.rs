@@ -6,24 +6,24 @@
 //! of something that was not appended.
 
 use super::{
-    command::{AppendRequest, Leadership, Opened},
+    command::{AppendRequest, Leadership, Opened, ProposalAnswer},
     completion::{AppendRefusal, Completion, Completions, Deliveries, Outcome},
     handle::PartitionHandle,
     rounds::Taken,
 };
-use crate::clock;
+use crate::{clock, replicate::Outbox};
+use bytes::Bytes;
+use parking_lot::RwLock;
 use std::{io, sync::Arc};
 use talweg_batch::CheckedBatch;
 use talweg_log::{
     AppendError, Appended, FlushTicket, LogConfig, LogError, PartitionLog, TickReport,
 };
 use talweg_replication::{
-    Effect, Event, Failure, Lead, Leader, LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds,
-    Role, Waiter,
+    Contacts, Effect, Event, Failure, FetchOpened, Follower, FollowerEvent, InSync, Lead, Leader,
+    LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds, Report, Role, Waiter,
 };
-use talweg_types::{
-    Acks, Durability, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicPartition,
-};
+use talweg_types::{Acks, Durability, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
 
 /// Whom a batch is answered to, and with what.
 pub(super) struct Ticket {
@@ -48,9 +48,24 @@ pub(super) struct Replica {
     ticket_since: MonotonicMs,
     /// Answered once the log is gone.
     pub deleting: Option<tokio::sync::oneshot::Sender<Result<(), LogError>>>,
-    node: NodeId,
     settings: LeaderSettings,
     leader: Leader<Ticket>,
+    pub(super) follower: Follower,
+    pub(super) outbox: Arc<Outbox>,
+    contacts: Arc<RwLock<Contacts>>,
+    /// The node that fetches were asked of.
+    pub(super) upstream: Option<NodeId>,
+    /// Waits for the ticket that is out.
+    pub(super) cut: Option<Cut>,
+    /// As a leader sent it with "below start".
+    pub(super) sessions: Bytes,
+}
+
+/// A change of the log that no flush may run beside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cut {
+    Truncate { to: Offset, below_watermark: bool },
+    Restart { at: Offset },
 }
 
 /// What an append did.
@@ -72,6 +87,12 @@ impl Replica {
     pub fn new(opened: Opened) -> Self {
         Self {
             leader: Leader::new(opened.node, opened.settings),
+            follower: Follower::new(opened.node),
+            outbox: opened.outbox,
+            contacts: opened.contacts,
+            upstream: None,
+            cut: None,
+            sessions: Bytes::new(),
             log: opened.log,
             handle: opened.handle,
             folder: opened.folder,
@@ -80,7 +101,6 @@ impl Replica {
             dirty_since: None,
             ticket_since: MonotonicMs(0),
             deleting: None,
-            node: opened.node,
             settings: opened.settings,
         }
     }
@@ -101,8 +121,9 @@ impl Replica {
     /// Begins to lead. A log that cannot begin the epoch serves nothing.
     pub fn lead(&mut self, now: MonotonicMs, leadership: Leadership, out: &mut Deliveries) {
         if self.leader.epoch() == Some(leadership.epoch) {
-            return;
+            return self.members(now, leadership, out);
         }
+        self.unfollow(now, leadership.epoch);
         match self.log.begin_epoch(leadership.epoch) {
             Ok(()) => {}
             // An older word than what the log holds.
@@ -120,14 +141,14 @@ impl Replica {
         let lead = Lead {
             epoch: leadership.epoch,
             incarnation: leadership.incarnation,
-            partition_epoch: PartitionEpoch(0),
+            partition_epoch: leadership.partition_epoch,
             ends: ReplicaEnds {
                 log_end: bounds.log_end,
                 flushed_end: bounds.flushed_end,
             },
             high_watermark: bounds.high_watermark,
-            in_sync: [self.node].into(),
-            replicas: [self.node].into(),
+            in_sync: leadership.in_sync,
+            replicas: leadership.replicas,
             settings: self.settings,
         };
         self.step(now, Event::Lead(lead), out);
@@ -135,8 +156,64 @@ impl Replica {
         tracing::debug!(partition = %self.tp(), epoch = %leadership.epoch, ?bounds, "leads");
     }
 
-    /// Leads no more; what waits is answered as unknown.
+    /// The controller's newer word within the epoch.
+    fn members(&mut self, now: MonotonicMs, leadership: Leadership, out: &mut Deliveries) {
+        self.step(now, Event::ReplicasChanged(leadership.replicas), out);
+        let in_sync = InSync {
+            epoch: leadership.epoch,
+            partition_epoch: leadership.partition_epoch,
+            members: leadership.in_sync,
+        };
+        self.step(now, Event::InSyncChanged(in_sync), out);
+    }
+
+    pub fn on_opened(&mut self, now: MonotonicMs, opened: FetchOpened, out: &mut Deliveries) {
+        self.step(now, Event::FetchOpened(opened), out);
+    }
+
+    pub fn on_report(&mut self, now: MonotonicMs, report: Report, out: &mut Deliveries) {
+        self.step(now, Event::Reported(report), out);
+    }
+
+    pub fn on_proposal(&mut self, now: MonotonicMs, answer: ProposalAnswer, out: &mut Deliveries) {
+        let event = match answer {
+            ProposalAnswer::Confirmed(in_sync) => Event::InSyncChanged(in_sync),
+            ProposalAnswer::Refused {
+                id,
+                partition_epoch,
+            } => Event::ProposalRefused {
+                id,
+                partition_epoch,
+            },
+            ProposalAnswer::TimedOut { id } => Event::ProposalTimedOut { id },
+        };
+        self.step(now, event, out);
+    }
+
+    /// When the leader wants to be told that time has passed.
+    pub fn next_leader_tick(&self) -> Option<MonotonicMs> {
+        self.leader.next_tick()
+    }
+
+    pub fn leader_tick(&mut self, now: MonotonicMs, out: &mut Deliveries) {
+        if self.leader.next_tick().is_some_and(|at| at <= now) {
+            self.step(now, Event::Tick, out);
+        }
+    }
+
+    /// Neither leads nor follows any more.
     pub fn resign(&mut self, now: MonotonicMs, epoch: LeaderEpoch, out: &mut Deliveries) {
+        self.unfollow(now, epoch);
+        self.resign_leadership(now, epoch, out);
+    }
+
+    /// Leads no more; what waits is answered as unknown.
+    pub(super) fn resign_leadership(
+        &mut self,
+        now: MonotonicMs,
+        epoch: LeaderEpoch,
+        out: &mut Deliveries,
+    ) {
         self.step(now, Event::Resign { epoch }, out);
         if self.leader.role() == Role::NotLeader {
             self.log.resign();
@@ -173,7 +250,7 @@ impl Replica {
     ) -> AppendedRound {
         let (mut batches, mut waiting, mut room) = (Vec::new(), Vec::new(), Vec::new());
         for request in requests {
-            match self.admit(&request) {
+            match self.admit(now, &request) {
                 Ok(()) => {
                     let AppendRequest {
                         acks,
@@ -227,12 +304,13 @@ impl Replica {
         }
         let log_end = self.log.bounds().log_end;
         self.step(now, Event::Appended { log_end, waiters }, out);
+        self.handle.copiers.wake_armed();
         done
     }
 
-    fn admit(&self, request: &AppendRequest) -> Result<(), AppendRefusal> {
+    fn admit(&self, now: MonotonicMs, request: &AppendRequest) -> Result<(), AppendRefusal> {
         self.leader
-            .admit(request.acks)
+            .admit_at(now, request.acks, &self.contacts.read())
             .map_err(|refusal| match refusal {
                 NotAdmitted::NotLeader => match self.handle.failure() {
                     Some(why) => AppendRefusal::Log(AppendError::FolderFailed(why)),
@@ -256,6 +334,10 @@ impl Replica {
     /// What is unflushed now.
     pub fn take_ticket(&mut self, now: MonotonicMs) -> Taken {
         if self.ticket_out {
+            return Taken::Out;
+        }
+        if self.cut.is_some() {
+            // It comes first.
             return Taken::Out;
         }
         match self.log.flush_ticket() {
@@ -291,6 +373,8 @@ impl Replica {
             .filter(|_| !all)
             .map(|since| since.max(self.ticket_since));
         self.step(now, Event::Flushed { flushed_end }, out);
+        self.step_follower(now, FollowerEvent::Flushed { flushed_end });
+        self.cut_now(now);
         Ok(())
     }
 
@@ -298,14 +382,14 @@ impl Replica {
     pub fn delete_records(&mut self, before: Option<Offset>) -> Result<Offset, LogError> {
         let before = before.unwrap_or(self.log.bounds().high_watermark);
         let start = self.log.delete_before(before, clock::wall_now())?;
-        self.handle.watchers.wake_all();
+        self.handle.wake_all();
         Ok(start)
     }
 
     pub fn tick(&mut self, now: TimestampMs, clock_trusted: bool) -> TickReport {
         let report = self.log.tick(now, clock_trusted);
         if report.log_start_moved.is_some() {
-            self.handle.watchers.wake_all();
+            self.handle.wake_all();
         }
         report
     }
@@ -336,8 +420,7 @@ impl Replica {
                         out,
                     );
                 }
-                // A set of one never changes.
-                Effect::ProposeInSync(_) => {}
+                Effect::ProposeInSync(proposal) => self.outbox.propose(self.handle.tp, proposal),
                 Effect::Failed { token, why } => {
                     let refusal = match why {
                         Failure::LeadershipLost => AppendRefusal::LeadershipLost,
@@ -349,8 +432,11 @@ impl Replica {
                 }
             }
         }
+        let knows = self.leader.epoch().is_some() && self.leader.watermark_is_known();
+        self.handle.set_knows_watermark(knows);
         if moved {
             self.handle.watchers.wake_armed();
+            self.handle.copiers.wake_armed();
         }
         debug_assert_eq!(self.log.bounds().check(), Ok(()));
     }

@@ -1,7 +1,7 @@
 //! A loop on a file system in memory whose flushes a test can hold or fail.
 
 use super::{watchers::Watcher, *};
-use crate::{clock::ClockWatch, flusher::Flushers, metrics::Metrics};
+use crate::{clock::ClockWatch, flusher::Flushers, metrics::Metrics, replicate::Outbox};
 use std::{
     path::PathBuf,
     sync::{
@@ -14,8 +14,9 @@ use talweg_batch::{BatchBuilder, CheckedBatch, ValidationLimits, check_client_ba
 use talweg_log::{AppendError, LogConfig, LogFolder, PartitionLog, fs::PowerLossFs, kv::MemKv};
 use talweg_replication::LeaderSettings;
 use talweg_types::{
-    Acks, Compression, Durability, Incarnation, LeaderEpoch, NodeId, Offset, PartitionIndex,
-    ProducerEpoch, ProducerId, Sequence, TimestampMs, TopicConfig, TopicId, TopicPartition,
+    Acks, Compression, Durability, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch,
+    PartitionIndex, ProducerEpoch, ProducerId, Sequence, TimestampMs, TopicConfig, TopicId,
+    TopicPartition,
 };
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -66,6 +67,16 @@ struct Bench {
     owner: LoopHandle,
     stream: Arc<Completions>,
     sequence: u64,
+}
+
+fn leadership(epoch: i32) -> Leadership {
+    Leadership {
+        epoch: LeaderEpoch(epoch),
+        incarnation: Incarnation(1),
+        partition_epoch: PartitionEpoch(0),
+        in_sync: [NodeId(1)].into(),
+        replicas: [NodeId(1)].into(),
+    }
 }
 
 fn tp(partition: u32) -> TopicPartition {
@@ -142,12 +153,11 @@ impl Bench {
             node: NodeId(1),
             folder: 0,
             settings,
+            outbox: Outbox::new().0,
+            contacts: Arc::default(),
         };
         self.send(Command::Open(Box::new(opened)));
-        let leadership = Leadership {
-            epoch: LeaderEpoch(1),
-            incarnation: Incarnation(1),
-        };
+        let leadership = leadership(1);
         self.send(Command::Lead {
             tp: tp(partition),
             leadership,
@@ -340,13 +350,9 @@ async fn losing_leadership_answers_everybody() {
         .expect("woken");
     assert_eq!(handle.leads(), None);
     bench.gate.set(false);
-    let leadership = Leadership {
-        epoch: LeaderEpoch(3),
-        incarnation: Incarnation(1),
-    };
     bench.send(Command::Lead {
         tp: tp(0),
-        leadership,
+        leadership: leadership(3),
     });
     bench.append(0, Acks::All, batch(None));
     assert_eq!(base_offset(&bench.answers(1).await[0]), 1);

@@ -126,7 +126,7 @@ impl Offsets {
     async fn answer(&self, query: OffsetQuery) -> Result<OffsetAnswer, Refusal> {
         resolve::wait_for_news(&self.node, &query.topic, &query.topic_id, query.partition).await;
         let topic = resolve::topic(&self.node, &query.topic, &query.topic_id)?;
-        let (handle, epoch) = resolve::led_partition(&self.node, &topic, query.partition)?;
+        let (handle, epoch) = resolve::readable_partition(&self.node, &topic, query.partition)?;
         let (offset, timestamp_ms) = match query.at {
             Some(At::TimestampMs(timestamp)) => {
                 let found = offset_for_time(&self.node, &handle, TimestampMs(timestamp)).await?;
@@ -160,7 +160,7 @@ impl Offsets {
         )
         .await;
         let topic = resolve::topic(&self.node, &target.topic, &target.topic_id)?;
-        let (handle, _) = resolve::led_partition(&self.node, &topic, target.partition)?;
+        let (handle, _) = resolve::readable_partition(&self.node, &topic, target.partition)?;
         let before = match target.before_offset {
             -1 => None,
             offset if offset >= 0 => Some(Offset(offset)),

@@ -9,10 +9,11 @@ use std::{
 use talweg_kit::net::{ServerHandle, ServerOptions, bind, serve};
 use talweg_proto::{
     controller::v1::{
-        AllocateProducerIdsRequest, AllocateProducerIdsResponse, ClusterSnapshot, ClusterView,
-        ConfirmReplicasDeletedRequest, ConfirmReplicasDeletedResponse, HeartbeatAck,
-        NodeRegistered, NodeSessionRequest, NodeSessionResponse, PartitionState, RegisterNode,
-        SessionFenced, Tombstone, WatchClusterRequest, WatchClusterResponse,
+        AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterInSyncRequest,
+        AlterInSyncResponse, ClusterSnapshot, ClusterView, ConfirmReplicasDeletedRequest,
+        ConfirmReplicasDeletedResponse, HeartbeatAck, NodeRegistered, NodeSessionRequest,
+        NodeSessionResponse, PartitionState, RegisterNode, SessionFenced, Tombstone,
+        WatchClusterRequest, WatchClusterResponse,
         controller_service_server::{ControllerService, ControllerServiceServer},
         node_session_request, node_session_response,
         watch_cluster_response::Update,
@@ -133,6 +134,7 @@ impl FakeController {
                     partition_epoch: 1,
                     replicas: vec![1],
                     in_sync: vec![1],
+                    ..Default::default()
                 };
                 state.partitions.insert((id, partition), led);
             }
@@ -283,6 +285,13 @@ impl ControllerService for Service {
         Err(Status::unimplemented("storage nodes need none"))
     }
 
+    async fn alter_in_sync(
+        &self,
+        _: Request<AlterInSyncRequest>,
+    ) -> Result<Response<AlterInSyncResponse>, Status> {
+        Err(Status::unimplemented("a set of one never changes"))
+    }
+
     async fn confirm_replicas_deleted(
         &self,
         request: Request<ConfirmReplicasDeletedRequest>,
@@ -323,6 +332,7 @@ fn answer(
             shared.change(|state| state.left += 1);
             None
         }
+        node_session_request::Frame::ReplicaEnds(_) => None,
     }
 }
 

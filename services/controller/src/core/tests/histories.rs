@@ -3,67 +3,23 @@
 //! hold (see [`super::World`]); at the end, when all is well again, everything
 //! that was begun is finished.
 
-use super::*;
+use super::{
+    acked::Acked,
+    replicas::Boot,
+    steps::{NODES, Step, Truth, step},
+    *,
+};
 use proptest::prelude::*;
-
-const NODES: usize = 3;
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Write(Fate),
-    Crash {
-        write_done: bool,
-    },
-    /// The node's process starts anew, or registers again.
-    Start(usize),
-    Reconnect(usize),
-    Heartbeat(usize),
-    Leave(usize),
-    Break(usize),
-    Pass {
-        eighths: u32,
-    },
-    Create {
-        name: usize,
-        partitions: i32,
-    },
-    Grow {
-        name: usize,
-        partitions: i32,
-    },
-    Delete {
-        name: usize,
-    },
-    Confirm(usize),
-    Allocate,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let fate = prop_oneof![
-        8 => Just(Fate::Committed), 1 => Just(Fate::UnknownDone), 1 => Just(Fate::UnknownNotDone)
-    ];
-    prop_oneof![
-        12 => fate.prop_map(Step::Write),
-        1 => any::<bool>().prop_map(|write_done| Step::Crash { write_done }),
-        2 => (0..NODES).prop_map(Step::Start),
-        2 => (0..NODES).prop_map(Step::Reconnect),
-        4 => (0..NODES).prop_map(Step::Heartbeat),
-        1 => (0..NODES).prop_map(Step::Leave),
-        1 => (0..NODES).prop_map(Step::Break),
-        2 => (1u32..16).prop_map(|eighths| Step::Pass { eighths }),
-        3 => (0usize..3, 1i32..90).prop_map(|(name, partitions)| Step::Create { name, partitions }),
-        1 => (0usize..3, 1i32..90).prop_map(|(name, partitions)| Step::Grow { name, partitions }),
-        1 => (0usize..3).prop_map(|name| Step::Delete { name }),
-        1 => (0..NODES).prop_map(Step::Confirm),
-        1 => Just(Step::Allocate),
-    ]
-}
 
 struct Process {
     id: u128,
     stream: Option<StreamId>,
     /// As it was last told.
     known: Option<(NodeId, Incarnation)>,
+    /// What its folder says until it has been told that it is in.
+    boot: Boot,
+    /// It runs now.
+    runs: bool,
 }
 
 struct History {
@@ -71,6 +27,7 @@ struct History {
     processes: Vec<Process>,
     next_id: u128,
     calls: Vec<CallId>,
+    acked: Acked,
 }
 
 impl History {
@@ -80,14 +37,23 @@ impl History {
                 id: 0,
                 stream: None,
                 known: None,
+                boot: Boot::Whole,
+                runs: false,
             })
             .collect();
-        Self {
+        let mut history = Self {
             world: World::new(),
             processes,
             next_id: 100,
             calls: Vec::new(),
+            acked: Acked::default(),
+        };
+        // A cluster that stands; what happens to it comes next.
+        for i in 0..NODES {
+            history.start(i, Boot::Whole);
+            history.settle();
         }
+        history
     }
 
     fn fresh(&mut self) -> u128 {
@@ -99,23 +65,74 @@ impl History {
         match step {
             Step::Write(fate) => drop(self.world.finish_write(fate)),
             Step::Crash { write_done } => self.crash(write_done),
-            Step::Start(i) => {
-                self.processes[i] = Process {
-                    id: self.fresh(),
-                    stream: None,
-                    known: None,
-                };
-                self.register(i);
+            Step::Start(i, boot) => self.start(i, boot),
+            Step::Produce(pick) => self.produce(pick),
+            Step::Propose {
+                pick,
+                members,
+                truth,
+            } => self.propose(pick, members, truth),
+            Step::Answer(i) => self.answer(i),
+            Step::Elect { pick, unclean } => {
+                if let Some((name, partition)) = self.pick(pick) {
+                    self.ask(Request::Elect(ElectLeader {
+                        topic: name,
+                        partition,
+                        unclean,
+                    }));
+                }
             }
-            Step::Reconnect(i) if self.processes[i].id != 0 => self.register(i),
+            Step::Drain(i, draining) => self.ask(Request::Drain {
+                node: node(i),
+                draining,
+            }),
+            Step::Move { pick, to } => {
+                if let Some((topic, partition)) = self.pick(pick) {
+                    let id = Uuid::from_u128(self.fresh());
+                    let (_, found) = self.world.store.topic_by_name(&topic).expect("there");
+                    let factor = found.replication_factor as usize;
+                    self.ask(Request::Reassign(Reassign {
+                        topic,
+                        partition,
+                        to: to[..factor.min(3)].iter().map(|i| node(*i)).collect(),
+                        throttle: 0,
+                        id,
+                    }));
+                }
+            }
+            Step::CancelMove(pick) => {
+                let moves: Vec<_> = self.world.store.moving().collect();
+                if !moves.is_empty() {
+                    let tp = moves[pick % moves.len()];
+                    let moving = self.world.store.partitions[&tp].value.moving.clone();
+                    let id = moving.expect("moving").id;
+                    self.ask(Request::CancelMove { id });
+                }
+            }
+            Step::Refused(i) => {
+                // Only the truth is told: nobody listens any more.
+                if !self.processes[i].runs
+                    && let Some(stored) = self.world.store.nodes.get(&node(i))
+                {
+                    let incarnation = stored.value.incarnation;
+                    self.world.event(Event::ProbeRefused {
+                        node: node(i),
+                        incarnation,
+                    });
+                }
+            }
+            Step::Minimum { name, value } => self.ask(Request::Alter(AlterTopic {
+                name: format!("t{name}"),
+                partitions: None,
+                set: BTreeMap::from([("min.insync.replicas".into(), value.to_string())]),
+                reset: BTreeSet::new(),
+            })),
+            Step::Reconnect(i) if self.processes[i].runs => self.register(i),
             Step::Heartbeat(i) => self.with_stream(i, World::heartbeat),
             Step::Leave(i) => {
                 self.with_stream(i, |world, stream| world.event(Event::Leaving { stream }));
-                self.processes[i] = Process {
-                    id: 0,
-                    stream: None,
-                    known: None,
-                };
+                self.processes[i].stream = None;
+                self.processes[i].runs = false;
             }
             Step::Break(i) => {
                 self.with_stream(i, |world, stream| {
@@ -124,9 +141,23 @@ impl History {
                 self.processes[i].stream = None;
             }
             Step::Pass { eighths } => self.world.pass(TIMEOUT / 8 * eighths),
-            Step::Create { name, partitions } => {
+            Step::Create {
+                name,
+                partitions,
+                factor,
+                synced,
+            } => {
                 let id = self.fresh();
-                self.ask(create(&format!("t{name}"), Some(partitions), id));
+                let name = format!("t{name}");
+                let Request::Create(mut request) = create(&name, Some(partitions), id) else {
+                    unreachable!()
+                };
+                request.replication_factor = Some(factor);
+                if synced {
+                    let key = "durability".to_owned();
+                    request.config.insert(key, "synced".into());
+                }
+                self.ask(Request::Create(request));
             }
             Step::Grow { name, partitions } => self.ask(Request::Alter(AlterTopic {
                 name: format!("t{name}"),
@@ -142,7 +173,116 @@ impl History {
             Step::Allocate => self.ask(Request::Allocate { count: 1_000 }),
             Step::Reconnect(_) => {}
         }
+        if self.world.take_resigned() {
+            self.calls.clear();
+        }
         self.learn();
+        self.look();
+    }
+
+    /// The model follows what is stored, and checks it.
+    fn look(&mut self) {
+        let runs = self.processes.iter().filter(|process| process.runs);
+        let running: BTreeMap<_, _> = runs.filter_map(|process| process.known).collect();
+        self.acked.look(&self.world.store, &running);
+    }
+
+    /// The old process is gone; the disk is what `boot` says, or worse if
+    /// nobody was told of the start before.
+    fn start(&mut self, i: usize, boot: Boot) {
+        let boot = match (self.processes[i].boot, boot) {
+            (Boot::New, _) | (_, Boot::New) => Boot::New,
+            (Boot::Unclean, _) | (_, Boot::Unclean) => Boot::Unclean,
+            _ => Boot::Whole,
+        };
+        self.acked.on_start(&self.world.store, node(i), boot);
+        self.processes[i] = Process {
+            id: self.fresh(),
+            stream: None,
+            known: None,
+            boot,
+            runs: true,
+        };
+        self.register(i);
+    }
+
+    /// A partition in force.
+    fn pick(&self, pick: usize) -> Option<(String, PartitionIndex)> {
+        let store = &self.world.store;
+        let all = store.partitions.keys();
+        let seen: Vec<_> = all
+            .filter(|tp| store.visible_partition(**tp).is_some())
+            .collect();
+        let tp = seen.get(pick.checked_rem(seen.len())?)?;
+        let name = store.topics[&tp.topic_id].value.name.clone();
+        Some((name, tp.partition))
+    }
+
+    fn picked(&self, pick: usize) -> Option<TopicPartition> {
+        let (name, partition) = self.pick(pick)?;
+        let (topic_id, _) = self.world.store.topic_by_name(&name)?;
+        Some(TopicPartition {
+            topic_id,
+            partition,
+        })
+    }
+
+    fn produce(&mut self, pick: usize) {
+        if let Some(tp) = self.picked(pick) {
+            let store = &self.world.store;
+            let minimum = acked_minimum(store, tp);
+            self.acked.produce(store, tp, minimum);
+        }
+    }
+
+    fn propose(&mut self, pick: usize, members: u8, truth: Truth) {
+        let Some(tp) = self.picked(pick) else {
+            return;
+        };
+        let p = self.world.store.partitions[&tp].value.clone();
+        let known = |id: &NodeId| {
+            let process = &self.processes[id.0 as usize - 1];
+            process.known.filter(|_| process.runs)
+        };
+        if p.leader.is_none() || known(&p.leader).is_none_or(|k| k.1 != p.leader_incarnation) {
+            return;
+        }
+        let bit = |id: &&NodeId| **id == p.leader || members & (1 << id.0) != 0;
+        let chosen = p.replicas.iter().filter(bit);
+        let mut members: Vec<_> = chosen.filter_map(known).collect();
+        let mut epoch = p.partition_epoch;
+        match truth {
+            Truth::Right => self.acked.propose(tp, &members),
+            Truth::StaleEpoch => epoch.0 -= 1,
+            Truth::WrongIncarnation => members.iter_mut().for_each(|m| m.1.0 += 1),
+        }
+        self.ask(Request::AlterInSync(AlterInSync {
+            node: p.leader,
+            incarnation: p.leader_incarnation,
+            proposals: vec![InSyncProposal {
+                partition: tp,
+                leader_epoch: p.leader_epoch,
+                partition_epoch: epoch,
+                members,
+            }],
+        }));
+    }
+
+    /// Every log has something, so that an answer is always believed.
+    fn answer(&mut self, i: usize) {
+        let Some(stream) = self.processes[i].stream else {
+            return;
+        };
+        let all = self.world.store.leaderless().map(|(tp, p)| {
+            let whole = self.acked.holds(tp, node(i));
+            let end = LogEnd {
+                epoch: p.leader_epoch,
+                offset: talweg_types::Offset(if whole { 100 } else { i as i64 }),
+            };
+            (tp, end)
+        });
+        let ends = all.collect();
+        self.world.event(Event::ReplicaEnds { stream, ends });
     }
 
     fn with_stream(&mut self, i: usize, act: impl FnOnce(&mut World, StreamId)) {
@@ -152,9 +292,12 @@ impl History {
     }
 
     fn register(&mut self, i: usize) {
-        let Process { id, known, .. } = self.processes[i];
-        let (node, _) = known.unwrap_or_default();
-        let asking = registration(node.0, id, i as u128 + 1);
+        let Process { id, boot, .. } = self.processes[i];
+        let mut asking = registration(node(i).0, id, i as u128 + 1);
+        asking.clean = boot != Boot::Unclean;
+        if boot == Boot::New {
+            asking.fresh = asking.folders.clone();
+        }
         self.processes[i].stream = Some(self.world.register(asking));
     }
 
@@ -179,6 +322,7 @@ impl History {
                 node,
                 incarnation,
                 topics,
+                partitions: BTreeSet::new(),
             });
         }
     }
@@ -189,19 +333,56 @@ impl History {
                 .stream
                 .and_then(|stream| self.world.registered(stream));
             process.known = told.or(process.known);
+            if told.is_some() {
+                process.boot = Boot::Whole;
+            }
         }
     }
 
-    /// All nodes start anew and stay; every write succeeds.
-    fn heal(&mut self) {
-        for i in 0..NODES {
-            self.run(Step::Start(i));
-            self.world.settle();
+    /// Writes end well, one by one.
+    fn settle(&mut self) {
+        while self.world.finish_write(Fate::Committed) {
             self.learn();
+            self.look();
         }
-        (0..NODES).for_each(|i| self.confirm(i));
-        self.world.settle();
         self.learn();
+        self.look();
+    }
+
+    /// All nodes start anew and stay; every write succeeds; all logs are there.
+    fn heal(&mut self) {
+        // Decided one way or the other, however long it takes.
+        for round in 0..12 {
+            for i in 0..NODES {
+                match round {
+                    0 => self.run(Step::Start(i, Boot::Whole)),
+                    _ => self.run(Step::Heartbeat(i)),
+                }
+                self.settle();
+            }
+            (0..NODES).for_each(|i| self.answer(i));
+            (0..NODES).for_each(|i| self.run(Step::Drain(i, false)));
+            self.settle();
+            self.run(Step::Pass { eighths: 6 });
+            self.settle();
+        }
+        for i in 0..NODES {
+            self.run(Step::Heartbeat(i));
+            self.confirm(i);
+        }
+        self.settle();
+        self.settle_calls();
+    }
+
+    /// Those that wait for ends give up in the end.
+    fn settle_calls(&mut self) {
+        for _ in 0..12 {
+            for i in 0..NODES {
+                self.run(Step::Heartbeat(i));
+            }
+            self.run(Step::Pass { eighths: 4 });
+            self.settle();
+        }
     }
 
     fn check_healed(&self) {
@@ -209,6 +390,7 @@ impl History {
         assert!(!world.core.is_writing());
         for (tp, stored) in &world.store.partitions {
             let p = &stored.value;
+            assert!(!p.leader.is_none(), "{tp} has a leader: {p:?}");
             let incarnation = world.store.nodes[&p.leader].value.incarnation;
             assert_eq!(
                 p.leader_incarnation, incarnation,
@@ -245,12 +427,22 @@ impl History {
     }
 }
 
+fn node(i: usize) -> NodeId {
+    NodeId(i as u32 + 1)
+}
+
+fn acked_minimum(store: &View, tp: TopicPartition) -> usize {
+    let topic = &store.topics[&tp.topic_id].value;
+    let config = talweg_types::TopicConfig::resolve(&topic.config).expect("checked");
+    config.min_insync_at(topic.replication_factor) as usize
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn whatever_happens_the_promises_hold_and_the_work_gets_done(
-        steps in proptest::collection::vec(step(), 1..120),
+        steps in proptest::collection::vec(step(), 1..200),
     ) {
         let mut history = History::new();
         for step in steps {

@@ -1,8 +1,15 @@
 //! A world in one thread for the core: a store that is a [`View`], writes that
 //! succeed, fail unclearly or crash the controller, and nodes that come and go.
 
+mod acked;
 mod histories;
+mod in_sync;
+mod moves;
 mod nodes;
+mod placement;
+mod recovery;
+mod replicas;
+mod steps;
 mod topics;
 
 use super::*;
@@ -10,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use talweg_types::{FolderId, LeaderEpoch, PartitionIndex, TopicId, TopicPartition};
 
 pub(super) const TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const PREFERRED_AFTER: Duration = Duration::from_secs(30);
 
 pub(super) fn settings() -> Settings {
     Settings {
@@ -19,6 +27,7 @@ pub(super) fn settings() -> Settings {
             partitions_per_node: 200,
             partitions_per_topic: 150,
         },
+        preferred_after: Some(PREFERRED_AFTER),
         new_cluster_id: Uuid::from_u128(0xc1),
     }
 }
@@ -37,6 +46,8 @@ pub(super) struct World {
     pub(super) store: View,
     pub(super) clock: Duration,
     pending: Option<Vec<Change>>,
+    /// The controller has resigned; its successor is there already.
+    pub(super) resigned: bool,
     /// Everything but writes, in order.
     pub(super) seen: Vec<Effect>,
     next_stream: u64,
@@ -57,6 +68,7 @@ pub(super) fn registration(node: u32, process: u128, folder: u128) -> Registrati
         http_address: String::new(),
         rack: String::new(),
         folders: BTreeSet::from([FolderId(Uuid::from_u128(folder))]),
+        fresh: BTreeSet::new(),
         clean: true,
         version: "test".into(),
     }
@@ -70,7 +82,7 @@ pub(super) fn create(name: &str, partitions: Option<i32>, id: u128) -> Request {
     Request::Create(CreateTopic {
         name: name.into(),
         partitions,
-        replication_factor: None,
+        replication_factor: Some(1),
         config: BTreeMap::new(),
         idempotency_key: String::new(),
         id: topic_id(id),
@@ -91,6 +103,7 @@ impl World {
             store,
             clock,
             pending: None,
+            resigned: false,
             seen: Vec::new(),
             next_stream: 0,
             next_call: 0,
@@ -117,11 +130,21 @@ impl World {
                     assert!(self.pending.is_none(), "one write at a time");
                     self.pending = Some(changes);
                 }
+                Effect::Resign => self.resigned = true,
                 other => self.seen.push(other),
             }
         }
         assert_eq!(self.core.check(), Ok(()));
         self.publish();
+        if self.resigned {
+            self.crash(false);
+            self.resigned = true;
+        }
+    }
+
+    /// Whether the controller has resigned since the last call.
+    pub(super) fn take_resigned(&mut self) -> bool {
+        std::mem::take(&mut self.resigned)
     }
 
     fn publish(&mut self) {
@@ -188,6 +211,7 @@ impl World {
         // The election of the next one is a revision.
         self.store.revision = self.store.revision.next();
         self.core = Core::new(settings(), self.store.clone(), self.now());
+        self.resigned = false;
         self.event(Event::Tick);
     }
 

@@ -83,7 +83,10 @@ fn what_must_not_be_created_is_refused() {
     let mut world = World::new();
     assert_eq!(
         world.ask(create("t", None, 1)),
-        Err(Refusal::NotEnoughNodes)
+        Err(Refusal::NotEnoughNodes {
+            needed: 1,
+            alive: 0
+        })
     );
     world.node(1, 1);
     world.ask(create("taken", Some(1), 7)).expect("created");
@@ -132,11 +135,19 @@ fn what_must_not_be_created_is_refused() {
         (with(|c| c.replication_factor = Some(0)), |r| {
             matches!(r, Refusal::InvalidReplicationFactor { .. })
         }),
-        (with(|c| c.replication_factor = Some(3)), |r| {
-            r.to_string()
-                == "replication factor 3 needs the replicated cluster, which this version \
-                              does not have; use 1"
+        (with(|c| c.replication_factor = Some(8)), |r| {
+            r.to_string() == "a partition has from 1 to 7 replicas, not 8"
         }),
+        (with(|c| c.replication_factor = Some(3)), |r| {
+            *r == Refusal::NotEnoughNodes {
+                needed: 3,
+                alive: 1,
+            }
+        }),
+        (
+            with(|c| c.config = config(&[("min.insync.replicas", "2")])),
+            |r| matches!(r, Refusal::Config(e) if e.key() == "min.insync.replicas"),
+        ),
         (
             with(|c| c.config = config(&[("cleanup.policy", "compact")])),
             |r| matches!(r, Refusal::Config(e) if e.key() == "cleanup.policy"),
@@ -347,6 +358,7 @@ fn a_deleted_topic_leaves_a_tombstone_until_confirmed() {
         node,
         incarnation,
         topics: BTreeSet::from([topic_id(1), topic_id(77)]),
+        partitions: BTreeSet::new(),
     };
     let stale = world.ask(confirm(Incarnation(incarnation.0 + 1)));
     assert_eq!(stale, Err(Refusal::StaleIncarnation { id: node }));

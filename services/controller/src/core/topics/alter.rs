@@ -3,13 +3,13 @@
 
 use super::Creation;
 use crate::core::{
-    AlterTopic, Change, Core, Life, Now, Refusal, Reply, Topic, Value, jobs::Progress,
-    requests::Next,
+    AlterTopic, CHANGES_PER_WRITE, Change, Core, Life, Now, Refusal, Reply, Topic, Value,
+    jobs::Progress, reconcile::put, requests::Next,
 };
 use std::collections::BTreeMap;
 use talweg_metastore::keys::Key;
 use talweg_types::{
-    TopicConfig,
+    TopicConfig, TopicId,
     topic_config::{self, ConfigError},
 };
 
@@ -30,7 +30,8 @@ impl Core {
         }
         let after = self.altered(now, topic, alter)?;
         if after.partitions > topic.partitions && !matches!(progress, Progress::Creating(_)) {
-            let placed = self.place(after.partitions - topic.partitions)?;
+            let more = after.partitions - topic.partitions;
+            let placed = self.place(more, after.replication_factor)?;
             *progress = Progress::Creating(Creation {
                 first: topic.partitions,
                 placed,
@@ -43,6 +44,9 @@ impl Core {
             }
         }
         if after != *topic {
+            if let Some(changes) = self.plan_minimum(id, &after) {
+                return Ok(Next::Write(changes));
+            }
             return Ok(Next::Write(vec![Change::put(
                 Key::Topic(id),
                 Value::Topic(after),
@@ -59,10 +63,25 @@ impl Core {
         )))
     }
 
+    /// Partitions with eligible replicas and enough in sync for a new, lower
+    /// minimum: from then on the watermark passes them by, so they go first.
+    fn plan_minimum(&self, id: TopicId, after: &Topic) -> Option<Vec<Change>> {
+        let config = TopicConfig::resolve(&after.config).unwrap_or_default();
+        let minimum = config.min_insync_at(after.replication_factor) as usize;
+        let emptied = self.view.partitions_of(id).filter_map(|(tp, before)| {
+            let enough = before.in_sync.len() >= minimum && !before.eligible.is_empty();
+            let mut next = enough.then(|| before.clone())?;
+            next.settle(minimum);
+            Some(put(tp, next.after(before)?))
+        });
+        let changes: Vec<_> = emptied.take(CHANGES_PER_WRITE).collect();
+        (!changes.is_empty()).then_some(changes)
+    }
+
     /// The topic as asked for.
     fn altered(&self, now: Now, topic: &Topic, alter: &AlterTopic) -> Result<Topic, Refusal> {
         let mut after = topic.clone();
-        after.config = altered_config(&topic.config, alter)?;
+        after.config = altered_config(topic, alter)?;
         let Some(count) = alter.partitions else {
             return Ok(after);
         };
@@ -83,11 +102,8 @@ impl Core {
 }
 
 /// Settings with some set and some back at their default; all of them allowed.
-fn altered_config(
-    before: &BTreeMap<String, String>,
-    alter: &AlterTopic,
-) -> Result<BTreeMap<String, String>, Refusal> {
-    let mut after = before.clone();
+fn altered_config(topic: &Topic, alter: &AlterTopic) -> Result<BTreeMap<String, String>, Refusal> {
+    let mut after = topic.config.clone();
     for key in &alter.reset {
         if alter.set.contains_key(key) {
             let reason = format!("{key} is both set and set back to its default");
@@ -103,6 +119,6 @@ fn altered_config(
         after.remove(key);
     }
     after.extend(alter.set.clone());
-    TopicConfig::resolve(&after)?;
+    TopicConfig::resolve(&after)?.check_at(topic.replication_factor)?;
     Ok(after)
 }

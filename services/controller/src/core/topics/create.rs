@@ -2,26 +2,28 @@
 
 use crate::core::{
     CHANGES_PER_WRITE, Change, Core, CreateTopic, Life, Now, Partition, Refusal, Reply, Topic,
-    Value, jobs::Progress, requests::Next,
+    Value, jobs::Progress, reconcile::put, requests::Next,
 };
 use talweg_metastore::keys::Key;
 use talweg_types::{
-    Incarnation, NodeId, PartitionIndex, TopicConfig, TopicId, TopicPartition, check_name, limits,
+    NodeId, PartitionIndex, TopicConfig, TopicId, TopicPartition, check_name, limits,
 };
+
+const REPLICATION_FACTOR_DEFAULT: u32 = 3;
 
 /// Where the partitions that are being written go.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Creation {
     /// The number of the first one.
     pub(super) first: u32,
-    /// A node for each, from the first on.
-    pub(super) placed: Vec<NodeId>,
+    /// The replicas of each, from the first on.
+    pub(super) placed: Vec<Vec<NodeId>>,
 }
 
 impl Creation {
-    fn node(&self, partition: u32) -> Option<NodeId> {
+    fn replicas(&self, partition: u32) -> Option<&[NodeId]> {
         let index = usize::try_from(partition.checked_sub(self.first)?).ok()?;
-        self.placed.get(index).copied()
+        self.placed.get(index).map(Vec::as_slice)
     }
 }
 
@@ -74,20 +76,20 @@ impl Core {
         if let Some((id, existing)) = self.view.topic_by_name(&create.name) {
             return self.existing(create, id, existing);
         }
-        check_replication_factor(create.replication_factor)?;
+        let factor = self.checked_factor(create.replication_factor)?;
         let partitions = match create.partitions {
             None => self.settings.default_partitions,
             Some(count) => self.checked_count(count)?,
         };
-        TopicConfig::resolve(&create.config)?;
+        TopicConfig::resolve(&create.config)?.check_at(factor)?;
         *progress = Progress::Creating(Creation {
             first: 0,
-            placed: self.place(partitions)?,
+            placed: self.place(partitions, factor)?,
         });
         let topic = Topic {
             name: create.name.clone(),
             partitions,
-            replication_factor: 1,
+            replication_factor: factor,
             config: create.config.clone(),
             created: now.wall,
             life: Life::Creating,
@@ -159,10 +161,10 @@ impl Core {
         count: u32,
         creation: &Creation,
     ) -> Vec<Change> {
+        let minimum = self.rules(id).map_or(1, |rules| rules.minimum);
         let new = |tp: TopicPartition| {
-            let node = creation.node(tp.partition.0)?;
-            let partition = Partition::new(node, self.alive(node));
-            Some(Change::put(Key::Partition(tp), Value::Partition(partition)))
+            let replicas = creation.replicas(tp.partition.0)?;
+            Some(put(tp, self.new_partition(replicas, minimum)))
         };
         self.missing(id, count)
             .filter_map(new)
@@ -170,8 +172,14 @@ impl Core {
             .collect()
     }
 
-    fn alive(&self, node: NodeId) -> Option<Incarnation> {
-        self.session(node).map(|session| session.incarnation)
+    /// All replicas are empty, so all that are alive are in sync.
+    fn new_partition(&self, replicas: &[NodeId], minimum: usize) -> Partition {
+        let able = |node: &NodeId| Some((*node, self.alive(*node)?));
+        let leader = replicas.iter().find_map(able);
+        let mut partition = Partition::new(replicas.to_vec(), leader);
+        partition.bury(&self.dead(replicas), minimum);
+        partition.settle(minimum);
+        partition
     }
 
     /// Goes on with a creation that was left half done.
@@ -189,21 +197,28 @@ impl Core {
                 // Without a node it waits for the next one that registers.
                 let placed = match missing.is_empty() {
                     true => Vec::new(),
-                    false => self.place(topic.partitions - first).ok()?,
+                    false => self
+                        .place(topic.partitions - first, topic.replication_factor)
+                        .ok()?,
                 };
                 Some(self.creation_step(id, topic, &Creation { first, placed }))
             })
     }
-}
 
-fn check_replication_factor(asked: Option<i32>) -> Result<(), Refusal> {
-    let reason = match asked {
-        None | Some(1) => return Ok(()),
-        Some(factor) if factor < 1 => format!("a partition has at least one replica, not {factor}"),
-        Some(factor) => format!(
-            "replication factor {factor} needs the replicated cluster, which this version does \
-             not have; use 1"
-        ),
-    };
-    Err(Refusal::InvalidReplicationFactor { reason })
+    /// The replication factor asked for, or by default 3, or the number of
+    /// storage nodes that can take replicas if that is less.
+    fn checked_factor(&self, asked: Option<i32>) -> Result<u32, Refusal> {
+        let limit = limits::REPLICATION_FACTOR_MAX;
+        let Some(asked) = asked else {
+            let nodes = u32::try_from(self.hosts().count()).unwrap_or(u32::MAX);
+            return Ok(nodes.clamp(1, REPLICATION_FACTOR_DEFAULT));
+        };
+        let factor = u32::try_from(asked).ok().filter(|factor| *factor > 0);
+        match factor {
+            Some(factor) if factor <= limit => Ok(factor),
+            _ => Err(Refusal::InvalidReplicationFactor {
+                reason: format!("a partition has from 1 to {limit} replicas, not {asked}"),
+            }),
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::core::{
 };
 use std::collections::BTreeSet;
 use talweg_metastore::keys::Key;
-use talweg_types::{Incarnation, NodeId, TopicId};
+use talweg_types::{Incarnation, NodeId, TopicId, TopicPartition};
 
 impl Core {
     pub(in crate::core) fn plan_delete(
@@ -27,7 +27,7 @@ impl Core {
         let replicas = self
             .view
             .partitions_of(id)
-            .flat_map(|(_, p)| p.replicas.iter().copied());
+            .flat_map(|(_, p)| p.replicas.iter().chain(&p.removed).copied());
         let tombstone = Tombstone {
             name: topic.name.clone(),
             pending: replicas.collect(),
@@ -80,6 +80,7 @@ impl Core {
         node: NodeId,
         incarnation: Incarnation,
         topics: &BTreeSet<TopicId>,
+        partitions: &BTreeSet<TopicPartition>,
     ) -> Result<Next, Refusal> {
         let known = self
             .view
@@ -110,6 +111,7 @@ impl Core {
                 },
             )
         });
+        let confirmed = confirmed.chain(self.confirmed_moves(node, partitions));
         let changes: Vec<_> = confirmed.take(CHANGES_PER_WRITE).collect();
         Ok(if changes.is_empty() {
             Next::Reply(Reply::Confirmed)

@@ -28,8 +28,15 @@ impl Core {
             .visible_topic(id)
             .ok_or(Refusal::UnknownTopicId { id })?
             .clone();
-        let durability = TopicConfig::resolve(&topic.config)?.durability;
-        if durability == Some(Durability::Replicated) && topic.replication_factor == 1 {
+        let config = TopicConfig::resolve(&topic.config)?;
+        if topic.replication_factor == 2 && config.min_insync_at(2) == 1 {
+            warnings.push(
+                "min.insync.replicas=1 with two replicas: while one of them is away, acknowledged \
+                 records are on one node only"
+                    .to_owned(),
+            );
+        }
+        if config.durability == Some(Durability::Replicated) && topic.replication_factor == 1 {
             warnings.push(
                 "durability=replicated with one replica: a power loss may take acknowledged \
                  records that were not flushed yet"

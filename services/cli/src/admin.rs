@@ -1,0 +1,157 @@
+//! `talweg node` and `talweg partition`: one call, one answer.
+
+use crate::{
+    args::{Globals, NamedPartition, NodeCommand, PartitionCommand},
+    connect,
+    failure::Failure,
+    out, shapes, text,
+};
+use serde_json::{Value, json};
+use talweg_client::Client;
+use talweg_kit::errors::Refusal;
+use talweg_proto::v1;
+
+const MOVE_COLUMNS: &[&str] = &["topic", "partition", "from", "to", "reassignment_id"];
+
+/// Runs a node command.
+pub async fn node(globals: &Globals, command: NodeCommand) -> Result<(), Failure> {
+    let client = connect::client(globals)?;
+    let admin = client.admin();
+    let (node_id, done) = match command {
+        NodeCommand::Drain { node: node_id } => {
+            let drained = admin.drain_node(v1::DrainNodeRequest { node_id }).await?;
+            let value = json!({"node_id": node_id, "leaders_left": drained.leaders_left});
+            return out::print(globals.json, &value, || {
+                format!(
+                    "draining node {node_id}; it still leads {}\n",
+                    drained.leaders_left
+                )
+            });
+        }
+        NodeCommand::Undrain { node: node_id } => {
+            admin
+                .undrain_node(v1::UndrainNodeRequest { node_id })
+                .await?;
+            (node_id, "undrained")
+        }
+        NodeCommand::Remove { node: node_id } => {
+            admin.remove_node(v1::RemoveNodeRequest { node_id }).await?;
+            (node_id, "removed")
+        }
+    };
+    let value = json!({"node_id": node_id, done: true});
+    out::print(globals.json, &value, || format!("{done} node {node_id}\n"))
+}
+
+/// Runs a partition command.
+pub async fn partition(globals: &Globals, command: PartitionCommand) -> Result<(), Failure> {
+    let client = connect::client(globals)?;
+    match command {
+        PartitionCommand::Reassign {
+            partition,
+            to,
+            throttle,
+        } => reassign(globals, &client, partition, to, throttle).await,
+        PartitionCommand::Status => {
+            let moves: Vec<_> = moves(&client).await?.iter().map(shape).collect();
+            let value = json!({ "reassignments": moves });
+            out::print(globals.json, &value, || shapes::table(MOVE_COLUMNS, &moves))
+        }
+        PartitionCommand::Cancel { partition } => cancel(globals, &client, &partition).await,
+        PartitionCommand::Elect { partition, unclean } => {
+            elect(globals, &client, partition, unclean).await
+        }
+    }
+}
+
+async fn reassign(
+    globals: &Globals,
+    client: &Client,
+    partition: NamedPartition,
+    to: Vec<u32>,
+    throttle_bytes_per_second: u64,
+) -> Result<(), Failure> {
+    let NamedPartition { topic, partition } = partition;
+    let request = v1::ReassignPartitionRequest {
+        topic: topic.clone(),
+        partition,
+        to: to.clone(),
+        throttle_bytes_per_second,
+    };
+    let begun = client.admin().reassign_partition(request).await?;
+    let value = json!({
+        "reassignment_id": text::id(&begun.reassignment_id),
+        "topic": topic,
+        "partition": partition,
+        "to": to,
+    });
+    out::print(globals.json, &value, || {
+        format!("moving {topic}:{partition} to {to:?}; see: talweg partition status\n")
+    })
+}
+
+async fn moves(client: &Client) -> Result<Vec<v1::Reassignment>, Refusal> {
+    let listed = client
+        .admin()
+        .list_reassignments(v1::ListReassignmentsRequest {})
+        .await?;
+    Ok(listed.reassignments)
+}
+
+fn shape(moving: &v1::Reassignment) -> Value {
+    json!({
+        "reassignment_id": text::id(&moving.reassignment_id),
+        "topic": moving.topic,
+        "partition": moving.partition,
+        "from": moving.from,
+        "to": moving.to,
+    })
+}
+
+async fn cancel(globals: &Globals, client: &Client, named: &NamedPartition) -> Result<(), Failure> {
+    let moves = moves(client).await?;
+    let found = moves
+        .into_iter()
+        .find(|moving| moving.topic == named.topic && moving.partition == named.partition);
+    let NamedPartition { topic, partition } = named;
+    let found = found.ok_or_else(|| {
+        Refusal::invalid(
+            "partition",
+            format!("{topic}:{partition} is not being moved"),
+        )
+    })?;
+    let value = shape(&found);
+    let reassignment_id = found.reassignment_id;
+    let request = v1::CancelReassignmentRequest { reassignment_id };
+    client.admin().cancel_reassignment(request).await?;
+    out::print(globals.json, &value, || {
+        format!("the move of {topic}:{partition} is cancelled\n")
+    })
+}
+
+async fn elect(
+    globals: &Globals,
+    client: &Client,
+    named: NamedPartition,
+    unclean: bool,
+) -> Result<(), Failure> {
+    let NamedPartition { topic, partition } = named;
+    let request = v1::ElectLeaderRequest {
+        topic: topic.clone(),
+        partition,
+        unclean,
+    };
+    let elected = client.admin().elect_leader(request).await?;
+    let value = json!({
+        "topic": topic,
+        "partition": partition,
+        "leader": elected.leader,
+        "leader_epoch": elected.leader_epoch,
+    });
+    out::print(globals.json, &value, || {
+        format!(
+            "node {} leads {topic}:{partition} in epoch {}\n",
+            elected.leader, elected.leader_epoch
+        )
+    })
+}

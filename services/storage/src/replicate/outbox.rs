@@ -1,0 +1,246 @@
+//! What loops have to say to other nodes and to the controller, kept until the
+//! tasks that do the talking take it. A loop never waits here.
+
+use parking_lot::Mutex;
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+use talweg_log::ReplicaBatch;
+use talweg_replication::{OpenFetch, Proposal, Report};
+use talweg_types::{NodeId, Offset, TimestampMs, TopicPartition};
+use tokio::sync::{Notify, mpsc};
+
+/// Batches on their way from a leader to the loop that appends them.
+pub struct ReplicaFrame {
+    pub batches: Vec<ReplicaBatch>,
+    /// When the leader appended the youngest of them; NONE: not known.
+    pub append_time: TimestampMs,
+    /// Given back when the batches are written.
+    pub _credit: CreditHold,
+}
+
+/// Bytes that a loop holds; dropping it gives them back to the stream.
+pub struct CreditHold {
+    bytes: u64,
+    back: Arc<CreditBack>,
+}
+
+/// What loops have given back and the stream has not granted again yet.
+#[derive(Default)]
+pub struct CreditBack {
+    bytes: AtomicU64,
+    notify: Notify,
+}
+
+impl CreditBack {
+    pub fn hold(self: &Arc<Self>, bytes: u64) -> CreditHold {
+        CreditHold {
+            bytes,
+            back: Arc::clone(self),
+        }
+    }
+
+    pub fn take(&self) -> u64 {
+        self.bytes.swap(0, Ordering::AcqRel)
+    }
+
+    pub async fn returned(&self) {
+        self.notify.notified().await;
+    }
+}
+
+impl Drop for CreditHold {
+    fn drop(&mut self) {
+        self.back.bytes.fetch_add(self.bytes, Ordering::AcqRel);
+        self.back.notify.notify_one();
+    }
+}
+
+/// A word about one partition for its leader.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Word {
+    /// Fetch from here, in a new session.
+    Fetch {
+        fetch: OpenFetch,
+        flushed_end: Offset,
+        log_start: Offset,
+        high_watermark: Offset,
+    },
+    /// Written or flushed so far.
+    Report(Report),
+    /// This node does not fetch it here any more.
+    Stop,
+}
+
+/// The words for one node, the newest for each partition.
+#[derive(Default)]
+pub struct Letters {
+    words: Mutex<BTreeMap<TopicPartition, Word>>,
+    notify: Notify,
+}
+
+impl Letters {
+    fn put(&self, tp: TopicPartition, word: Word) {
+        let mut words = self.words.lock();
+        // A report belongs to a fetch that must be heard first.
+        if let (Word::Report(report), Some(Word::Fetch { fetch, .. })) = (&word, words.get(&tp))
+            && report.session <= fetch.session
+        {
+            return;
+        }
+        words.insert(tp, word);
+        drop(words);
+        self.notify.notify_one();
+    }
+
+    /// Takes everything.
+    pub fn take(&self) -> BTreeMap<TopicPartition, Word> {
+        std::mem::take(&mut *self.words.lock())
+    }
+
+    pub fn forget_stops(&self) {
+        self.words.lock().retain(|_, word| *word != Word::Stop);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.words.lock().is_empty()
+    }
+
+    /// Resolves when there is something to take.
+    pub async fn ready(&self) {
+        loop {
+            let notified = self.notify.notified();
+            if !self.is_empty() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+/// What all loops of a node share for talking.
+pub struct Outbox {
+    letters: Mutex<BTreeMap<NodeId, Arc<Letters>>>,
+    /// Nodes that somebody follows for the first time.
+    new: mpsc::UnboundedSender<(NodeId, Arc<Letters>)>,
+    proposals: Mutex<BTreeMap<TopicPartition, Proposal>>,
+    proposed: Notify,
+}
+
+/// Nodes to start a puller for, one message each.
+pub type NewNodes = mpsc::UnboundedReceiver<(NodeId, Arc<Letters>)>;
+
+impl Outbox {
+    pub fn new() -> (Arc<Self>, NewNodes) {
+        let (new, nodes) = mpsc::unbounded_channel();
+        let outbox = Self {
+            letters: Mutex::default(),
+            new,
+            proposals: Mutex::default(),
+            proposed: Notify::new(),
+        };
+        (Arc::new(outbox), nodes)
+    }
+
+    pub fn say(&self, to: NodeId, tp: TopicPartition, word: Word) {
+        let letters = Arc::clone(self.letters.lock().entry(to).or_insert_with(|| {
+            let letters = Arc::<Letters>::default();
+            // Fails only when the process ends.
+            let _ = self.new.send((to, Arc::clone(&letters)));
+            letters
+        }));
+        letters.put(tp, word);
+    }
+
+    pub fn propose(&self, tp: TopicPartition, proposal: Proposal) {
+        self.proposals.lock().insert(tp, proposal);
+        self.proposed.notify_one();
+    }
+
+    pub fn take_proposals(&self) -> BTreeMap<TopicPartition, Proposal> {
+        std::mem::take(&mut *self.proposals.lock())
+    }
+
+    pub async fn proposed(&self) {
+        loop {
+            let notified = self.proposed.notified();
+            if !self.proposals.lock().is_empty() {
+                return;
+            }
+            notified.await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use talweg_replication::{ReplicaEnds, SessionTag};
+    use talweg_types::{Incarnation, LeaderEpoch, PartitionIndex, TopicId};
+
+    fn tp() -> TopicPartition {
+        TopicPartition {
+            topic_id: TopicId(uuid::Uuid::from_u128(1)),
+            partition: PartitionIndex(0),
+        }
+    }
+
+    fn report(session: u64, end: i64) -> Word {
+        Word::Report(Report {
+            node: NodeId(2),
+            epoch: LeaderEpoch(1),
+            incarnation: Incarnation(1),
+            session: SessionTag(session),
+            ends: ReplicaEnds {
+                log_end: Offset(end),
+                flushed_end: Offset(0),
+            },
+        })
+    }
+
+    fn fetch(session: u64) -> Word {
+        Word::Fetch {
+            fetch: OpenFetch {
+                session: SessionTag(session),
+                leader: NodeId(1),
+                epoch: LeaderEpoch(1),
+                incarnation: Incarnation(1),
+                next: Offset(0),
+                last_epoch: LeaderEpoch::NONE,
+                not_before: Default::default(),
+            },
+            flushed_end: Offset(0),
+            log_start: Offset(0),
+            high_watermark: Offset(0),
+        }
+    }
+
+    #[test]
+    fn the_newest_word_stands_and_a_report_never_hides_its_fetch() {
+        let letters = Letters::default();
+        letters.put(tp(), report(1, 5));
+        letters.put(tp(), report(1, 6));
+        assert_eq!(letters.take()[&tp()], report(1, 6));
+        letters.put(tp(), fetch(2));
+        letters.put(tp(), report(2, 7));
+        assert_eq!(letters.take()[&tp()], fetch(2));
+        letters.put(tp(), fetch(3));
+        letters.put(tp(), Word::Stop);
+        assert_eq!(letters.take()[&tp()], Word::Stop);
+    }
+
+    #[tokio::test]
+    async fn credit_comes_back_when_the_last_holder_drops_it() {
+        let back = Arc::<CreditBack>::default();
+        let (one, two) = (back.hold(5), back.hold(7));
+        assert_eq!(back.take(), 0);
+        drop(one);
+        back.returned().await;
+        drop(two);
+        assert_eq!((back.take(), back.take()), (12, 0));
+    }
+}
