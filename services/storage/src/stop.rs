@@ -8,7 +8,6 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
-use talweg_log::kv::RocksKv;
 use talweg_types::LeaderEpoch;
 use tokio::{sync::oneshot, time::timeout};
 
@@ -59,7 +58,7 @@ impl Handle {
             // A thread that hangs on a disk must not hold the process.
             self.threads.clear();
         }
-        let index = Arc::downgrade(&self.folders.index);
+        let index = self.folders.index.while_open();
         drop(self);
         if !released(&index).await {
             tracing::debug!("the index is still held by a task that has not ended");
@@ -70,7 +69,7 @@ impl Handle {
     /// Ends at once, as if the process had been killed: nothing more is flushed
     /// or said. True once nothing holds its files any more.
     pub async fn kill(self) -> bool {
-        let index = Arc::downgrade(&self.folders.index);
+        let index = self.folders.index.while_open();
         drop(self);
         released(&index).await
     }
@@ -140,7 +139,7 @@ impl Handle {
 }
 
 /// Waits until the index store is closed, so that another start may open it.
-async fn released(index: &Weak<RocksKv>) -> bool {
+async fn released(index: &Weak<()>) -> bool {
     let gone = async {
         while index.strong_count() > 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -8,6 +8,7 @@
 use std::{
     io,
     path::{Path, PathBuf},
+    sync::{Arc, Weak},
 };
 
 use bytes::Bytes;
@@ -46,6 +47,8 @@ impl Default for RocksKvConfig {
 pub struct RocksKv {
     db: DB,
     cache: Cache,
+    /// The last field, so that it goes when the database has been closed.
+    open: Arc<()>,
 }
 
 impl RocksKv {
@@ -80,7 +83,15 @@ impl RocksKv {
     fn open_as_is(folder: &Path, config: RocksKvConfig) -> Result<Self, rocksdb::Error> {
         let cache = Cache::new_lru_cache(config.block_cache_bytes);
         let db = DB::open(&options(config, &cache), folder)?;
-        Ok(Self { db, cache })
+        let open = Arc::new(());
+        Ok(Self { db, cache, open })
+    }
+
+    /// Has no strong reference any more once the database is closed and another
+    /// may open it. A count of references to this value falls to nothing before
+    /// that: while the database still closes.
+    pub fn while_open(&self) -> Weak<()> {
+        Arc::downgrade(&self.open)
     }
 
     /// Writes what is in memory to files, so that a clean stop finds its index

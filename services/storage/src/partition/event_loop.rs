@@ -198,12 +198,7 @@ impl EventLoop {
                     total.bytes += done.bytes;
                     total.records += done.records;
                     if done.bytes > 0 {
-                        let (folder, synced) = (replica.folder, replica.is_synced());
-                        if replica.dirty_since.is_none() {
-                            replica.dirty_since = Some(now);
-                            self.dirty.insert((now, tp));
-                        }
-                        self.wrote(now, tp, folder, synced, done.bytes);
+                        self.wrote(now, tp, done.bytes);
                     }
                     continue;
                 }
@@ -216,16 +211,17 @@ impl EventLoop {
         self.settings.metrics.appended(total.bytes, total.records);
     }
 
-    fn wrote(
-        &mut self,
-        now: MonotonicMs,
-        tp: TopicPartition,
-        folder: usize,
-        synced: bool,
-        bytes: u64,
-    ) {
-        let rounds = &mut self.folders[folder];
-        if synced {
+    /// A replica has `bytes` more to flush.
+    fn wrote(&mut self, now: MonotonicMs, tp: TopicPartition, bytes: u64) {
+        let Some(replica) = self.replicas.get_mut(&tp) else {
+            return;
+        };
+        if replica.dirty_since.is_none() {
+            replica.dirty_since = Some(now);
+            self.dirty.insert((now, tp));
+        }
+        let rounds = &mut self.folders[replica.folder];
+        if replica.is_synced() {
             rounds.want_urgent(tp);
         } else {
             rounds.want_background(tp, bytes);
@@ -240,50 +236,31 @@ impl EventLoop {
             }
             Command::Open(opened) => self.on_open(now, *opened),
             Command::Lead { tp, leadership } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.lead(now, leadership, &mut self.out);
-                    self.schedule(now, tp);
-                }
+                self.with(now, tp, |replica, out| replica.lead(now, leadership, out));
             }
             Command::Follow { tp, following } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.follow(now, following, &mut self.out);
-                    self.schedule(now, tp);
-                }
+                self.with(now, tp, |replica, out| replica.follow(now, following, out));
             }
             Command::Fetched { tp, fetched } => self.on_fetched(now, tp, *fetched),
             Command::SessionsSent { tp, sessions } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.sessions = sessions;
-                }
+                self.with(now, tp, |replica, _| replica.sessions = sessions);
             }
             Command::FetchBroken { tp, session } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.on_fetch_broken(now, session);
-                }
+                self.with(now, tp, |replica, _| replica.on_fetch_broken(now, session));
             }
             Command::FollowerOpened { tp, opened } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.on_opened(now, opened, &mut self.out);
-                    self.schedule(now, tp);
-                }
+                self.with(now, tp, |replica, out| replica.on_opened(now, opened, out));
             }
             Command::Reported { tp, report } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.on_report(now, report, &mut self.out);
-                    self.schedule(now, tp);
-                }
+                self.with(now, tp, |replica, out| replica.on_report(now, report, out));
             }
             Command::ProposalAnswered { tp, answer } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.on_proposal(now, answer, &mut self.out);
-                    self.schedule(now, tp);
-                }
+                self.with(now, tp, |replica, out| {
+                    replica.on_proposal(now, answer, out)
+                });
             }
             Command::Resign { tp, epoch } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.resign(now, epoch, &mut self.out);
-                }
+                self.with(now, tp, |replica, out| replica.resign(now, epoch, out));
             }
             Command::Configure { tp, log, settings } => {
                 if let Some(replica) = self.replicas.get_mut(&tp) {
@@ -306,13 +283,23 @@ impl EventLoop {
                 results,
             } => self.on_flushed(now, folder, kind, results),
             Command::IndexRebuilt { tp } => {
-                if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.rebuilding = false;
-                    self.schedule(now, tp);
-                }
+                self.with(now, tp, |replica, _| replica.rebuilding = false);
             }
             Command::Close { done } => self.on_close(done),
             Command::Abort => self.phase = Phase::Ended,
+        }
+    }
+
+    /// Something happens to a replica, if it is here; its tick may be due earlier.
+    fn with(
+        &mut self,
+        now: MonotonicMs,
+        tp: TopicPartition,
+        happens: impl FnOnce(&mut Replica, &mut Deliveries),
+    ) {
+        if let Some(replica) = self.replicas.get_mut(&tp) {
+            happens(replica, &mut self.out);
+            self.schedule(now, tp);
         }
     }
 
@@ -333,12 +320,7 @@ impl EventLoop {
         let done = replica.on_fetched(now, fetched);
         self.settings.metrics.replicated_in_bytes.inc_by(done.bytes);
         if done.bytes > 0 {
-            let (folder, synced) = (replica.folder, replica.is_synced());
-            if replica.dirty_since.is_none() {
-                replica.dirty_since = Some(now);
-                self.dirty.insert((now, tp));
-            }
-            self.wrote(now, tp, folder, synced, done.bytes);
+            self.wrote(now, tp, done.bytes);
         } else {
             self.schedule(now, tp);
         }

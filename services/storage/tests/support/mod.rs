@@ -91,6 +91,27 @@ impl Bench {
     }
 }
 
+/// A test that ends leaves nobody inside RocksDB: its static destructors run when
+/// the process of the tests exits, and a thread that is in it then takes the whole
+/// process down with a signal.
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let Some(node) = self.node.take() else { return };
+        let killed = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .build()
+                .expect("runtime");
+            runtime.block_on(node.kill())
+        });
+        let released = killed.join().expect("killed");
+        assert!(
+            released || std::thread::panicking(),
+            "the node holds its index"
+        );
+    }
+}
+
 /// Asks again until it is so.
 pub async fn eventually<F: AsyncFnMut() -> bool>(what: &str, mut hope: F) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
