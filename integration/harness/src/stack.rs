@@ -16,6 +16,7 @@ pub struct StackBuilder {
     gateways: usize,
     /// With etcd; 0: one controller with the embedded store.
     controllers: usize,
+    racks: usize,
     settings: Vec<(&'static str, String)>,
     env: Vec<(String, String)>,
 }
@@ -26,6 +27,7 @@ impl Default for StackBuilder {
             storages: 1,
             gateways: 1,
             controllers: 0,
+            racks: 0,
             settings: Vec::new(),
             env: Vec::new(),
         }
@@ -56,6 +58,13 @@ impl StackBuilder {
     #[must_use]
     pub fn set(mut self, plane: &'static str, setting: &str) -> Self {
         self.settings.push((plane, setting.into()));
+        self
+    }
+
+    /// Storage nodes stand in so many racks in turn: `r0`, `r1`, …
+    #[must_use]
+    pub fn racks(mut self, count: usize) -> Self {
+        self.racks = count;
         self
     }
 
@@ -128,6 +137,10 @@ impl Stack {
             .enumerate()
             .map(|(i, port)| {
                 let data = folder.join(format!("storage-{i}"));
+                let rack = match plan.racks {
+                    0 => String::new(),
+                    racks => format!("r{}", i % racks),
+                };
                 plan.process(
                     "storage",
                     i,
@@ -136,6 +149,7 @@ impl Stack {
                         listen("grpc", *port),
                         listen("http", free_port()),
                         format!("data_dirs={}", data.display()),
+                        format!("rack={rack}"),
                         controllers.clone(),
                     ],
                 )

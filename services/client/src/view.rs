@@ -194,6 +194,23 @@ impl View {
             .for_each(|node| self.set_node(node));
     }
 
+    /// An in-sync follower in `rack`, if the leader is not there itself. Which of
+    /// several is spread over the partitions.
+    pub fn near(&self, partition: TopicPartition, rack: &str) -> Option<Target> {
+        let topic = self.topic(partition.topic_id)?;
+        let state = topic.partitions.get(partition.partition.0 as usize)?;
+        let in_rack = |id: &u32| self.storage(NodeId(*id)).filter(|node| node.rack == rack);
+        if in_rack(&state.leader.0).is_some() {
+            return None;
+        }
+        let near: Vec<&v1::NodeMetadata> = state.in_sync.iter().filter_map(in_rack).collect();
+        let node = near.get(partition.partition.0 as usize % near.len().max(1))?;
+        Some(Target {
+            node: NodeId(node.node_id),
+            address: node.grpc_address.as_str().into(),
+        })
+    }
+
     /// The way to a partition's leader.
     pub fn leader(&self, partition: TopicPartition) -> Route {
         let Some(topic) = self.topic(partition.topic_id) else {
@@ -292,6 +309,10 @@ impl SharedView {
 impl Routes for SharedView {
     fn route(&self, partition: TopicPartition) -> Route {
         self.get().leader(partition)
+    }
+
+    fn near(&self, partition: TopicPartition, rack: &str) -> Option<Target> {
+        self.get().near(partition, rack)
     }
 
     fn changes(&self) -> watch::Receiver<u64> {

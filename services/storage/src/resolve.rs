@@ -105,6 +105,21 @@ pub fn readable_partition(
     Err(Refusal::new(ErrorCode::OffsetNotAvailable, message).retry_after(OPENING_RETRY_MS))
 }
 
+/// A partition that this node follows closely, for a reader of its own rack.
+pub fn followed_partition(
+    node: &Node,
+    topic: &TopicView,
+    partition: u32,
+) -> Option<(Arc<PartitionHandle>, LeaderEpoch)> {
+    let tp = TopicPartition {
+        topic_id: topic.id,
+        partition: PartitionIndex(partition),
+    };
+    let handle = node.partitions.get(&tp)?;
+    let epoch = handle.follows().filter(|_| handle.failure().is_none())?;
+    Some((handle, epoch))
+}
+
 /// Why this node does not serve a partition, and who does.
 pub fn not_leading(node: &Node, tp: &TopicPartition) -> Refusal {
     let view = node.view.get();

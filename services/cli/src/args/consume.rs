@@ -31,6 +31,14 @@ pub struct ConsumeArgs {
     /// Stop when every partition has reached the end that it had at the start.
     #[arg(long)]
     pub until_end: bool,
+    /// The rack to read in: an in-sync replica there serves, else the leader.
+    #[arg(
+        long,
+        value_name = "RACK",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub rack: String,
     /// How to print a record.
     #[arg(long, value_enum, default_value = "json")]
     pub format: Format,

@@ -78,6 +78,7 @@ impl Consumer {
         let partitions = choose(&args, topic.partitions)?;
         let config = FetcherConfig {
             form: v1::Form::Records,
+            rack: args.rack.clone(),
             ..FetcherConfig::default()
         };
         let starts = starts(&args.topic, &partitions, args.from.into());

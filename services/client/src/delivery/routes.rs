@@ -29,7 +29,14 @@ pub trait Routes: Send + Sync + 'static {
     /// The way to a partition now.
     fn route(&self, partition: TopicPartition) -> Route;
 
-    /// Changes whenever an answer of [`Self::route`] may have.
+    /// An in-sync replica in this rack that is not the leader, while the leader is
+    /// in another: a reader of the rack is served there. `None` at targets that
+    /// see to it themselves.
+    fn near(&self, _partition: TopicPartition, _rack: &str) -> Option<Target> {
+        None
+    }
+
+    /// Changes whenever an answer of [`Self::route`] or [`Self::near`] may have.
     fn changes(&self) -> watch::Receiver<u64>;
 
     /// The target refused a connection, drained or broke: prefer another, if

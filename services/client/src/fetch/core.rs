@@ -8,9 +8,13 @@
 //! - what is granted and not received is at most the target, or one largest
 //!   batch per stream, whichever is more.
 //!
+//! A reader with a rack is moved from the leader, which says where it begins, to
+//! an in-sync follower in its rack, and back when that one fails or leaves.
+//!
 //! A stream that drains keeps serving until its successor is open
 //! (make-before-break) or until it ends.
 
+mod near;
 mod placing;
 
 use super::event::{Data, FetchData, FetchEvent, Interest, StartAt};
@@ -58,6 +62,8 @@ pub struct FetchCore {
     dials: BTreeMap<Target, (u64, u32)>,
     /// Partitions without a place.
     unplaced: BTreeSet<TopicPartition>,
+    /// Partitions whose server may be nearer or farther than it could be.
+    near_due: BTreeSet<TopicPartition>,
     next_token: u64,
     next_link: u64,
     next_update: u64,
@@ -77,6 +83,7 @@ impl FetchCore {
             current: BTreeMap::new(),
             dials: BTreeMap::new(),
             unplaced: BTreeSet::new(),
+            near_due: BTreeSet::new(),
             next_token: 1,
             next_link: 1,
             next_update: 1,
@@ -178,6 +185,8 @@ impl FetchCore {
             part.retry_at = 0;
             if part.place == Place::Waiting {
                 self.unplaced.insert(*partition);
+            } else if !self.config.rack.is_empty() {
+                self.near_due.insert(*partition);
             }
         }
     }
@@ -227,13 +236,14 @@ impl FetchCore {
         let Some(key) = key_of(&position.topic_id, position.partition) else {
             return;
         };
-        let data = FetchData::new(key, position, data);
+        let mut data = FetchData::new(key, position, data);
         if let Some(source) = self.sources.get_mut(&link) {
             source.on_payload(data.payload_bytes, data.records);
         }
         let Some(part) = self.part_of(&data.position) else {
             return;
         };
+        part.raise(&mut data.position);
         part.on_progress(&data.position);
         if let Some(epoch) = data.last_epoch {
             part.interest.last_epoch = Some(epoch);
@@ -245,6 +255,7 @@ impl FetchCore {
                 ..data.position.clone()
             };
             self.events.push(FetchEvent::Started(begin));
+            self.look_near(key);
         }
         self.events.push(FetchEvent::Data(data));
     }
@@ -257,12 +268,17 @@ impl FetchCore {
         }
     }
 
-    fn on_position(&mut self, position: v1::PartitionPosition) {
+    fn on_position(&mut self, mut position: v1::PartitionPosition) {
         let Some(part) = self.part_of(&position) else {
             return;
         };
+        part.raise(&mut position);
         part.on_progress(&position);
         let first = !std::mem::replace(&mut part.started, true);
+        let partition = part.interest.partition;
+        if first {
+            self.look_near(partition);
+        }
         self.events.push(match first {
             true => FetchEvent::Started(position),
             false => FetchEvent::Position(position),
@@ -281,6 +297,9 @@ impl FetchCore {
         let Some(partition) = found.map(|part| part.interest.partition) else {
             return;
         };
+        if self.leave_near(partition, now) {
+            return;
+        }
         let lagging = self.config.leaders_may_lag
             && matches!(
                 refusal.code,
@@ -374,7 +393,9 @@ impl FetchCore {
             .map(|part| part.interest.partition)
             .collect();
         for partition in here {
-            self.fail(partition, refusal.clone(), now);
+            if !self.leave_near(partition, now) {
+                self.fail(partition, refusal.clone(), now);
+            }
         }
     }
 
@@ -404,6 +425,7 @@ impl FetchCore {
                 now,
             );
         }
+        self.look_near_again(now);
         for source in self.sources.values_mut() {
             if source.opened && now.saturating_sub(source.said_ms) > limits::HEARTBEAT_MS_RANGE.0 {
                 source.said_ms = now;

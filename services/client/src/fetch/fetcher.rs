@@ -32,6 +32,8 @@ pub struct FetcherConfig {
     pub credit_bytes: i64,
     /// How long a partition may be without a leader before it is stopped.
     pub patience: Duration,
+    /// The reader's rack: it is served by in-sync replicas there; empty: by leaders.
+    pub rack: String,
 }
 
 impl Default for FetcherConfig {
@@ -42,6 +44,7 @@ impl Default for FetcherConfig {
             isolation: v1::Isolation::ReadUncommitted,
             credit_bytes: 16 * 1024 * 1024,
             patience: Duration::from_secs(30),
+            rack: String::new(),
         }
     }
 }
@@ -105,7 +108,7 @@ impl Fetcher {
             client_id: client.config().client_id.clone(),
             form: config.form,
             isolation: config.isolation,
-            rack: String::new(),
+            rack: config.rack,
             patience_ms: u64::try_from(config.patience.as_millis()).unwrap_or(u64::MAX),
             leaders_may_lag: routes.to_leaders(),
         };

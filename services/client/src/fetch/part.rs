@@ -24,6 +24,13 @@ pub(super) struct Part {
     /// The caller knows where it begins.
     pub started: bool,
     pub retry_at: u64,
+    /// On a follower in the reader's rack.
+    pub near: bool,
+    /// No follower is asked before this.
+    pub near_after: u64,
+    /// The highest bounds that the caller was told: log start, last stable, high
+    /// watermark. A follower hears of them later than its leader says them.
+    told: (i64, i64, i64),
     failures: u32,
     /// The first failure since it last worked, and the newest one.
     failing: Option<(u64, Refusal)>,
@@ -31,6 +38,9 @@ pub(super) struct Part {
 
 /// First and longest pause before a partition is asked for again.
 const RETRY_MS: (u64, u64) = (25, 500);
+
+/// After a follower near by did not serve a partition.
+const NEAR_PAUSE_MS: u64 = 5_000;
 
 impl Part {
     pub fn new(interest: Interest, token: u64) -> Self {
@@ -41,6 +51,9 @@ impl Part {
             next_offset: None,
             started: false,
             retry_at: 0,
+            near: false,
+            near_after: 0,
+            told: (0, 0, 0),
             failures: 0,
             failing: None,
         }
@@ -83,6 +96,27 @@ impl Part {
         self.next_offset = Some(position.next_offset);
         self.failing = None;
         self.failures = 0;
+    }
+
+    /// What clients see never steps back, whoever serves them.
+    pub fn raise(&mut self, position: &mut v1::PartitionPosition) {
+        let (start, stable, watermark) = self.told;
+        position.log_start_offset = position.log_start_offset.max(start);
+        position.last_stable_offset = position.last_stable_offset.max(stable);
+        position.high_watermark = position.high_watermark.max(watermark);
+        self.told = (
+            position.log_start_offset,
+            position.last_stable_offset,
+            position.high_watermark,
+        );
+    }
+
+    /// The follower near by does not serve it: the leader has the last word.
+    pub fn leave_near(&mut self, now: u64) {
+        self.near = false;
+        self.near_after = now + NEAR_PAUSE_MS;
+        self.place = Place::Waiting;
+        self.retry_at = now;
     }
 
     /// Nobody serves it for now. Some: patience is at an end.

@@ -16,12 +16,15 @@ use talweg_types::{
 };
 use tokio::sync::watch;
 
+mod near;
+
 const LARGEST: u32 = 1_000;
 const PATIENCE_MS: u64 = 5_000;
 
 /// Routes that a test sets.
 struct Map {
     routes: Mutex<BTreeMap<u32, Route>>,
+    near: Mutex<Option<Target>>,
     changed: watch::Sender<u64>,
 }
 
@@ -30,6 +33,7 @@ impl Map {
         let (changed, _) = watch::channel(0);
         Self {
             routes: Mutex::new(routes.into_iter().collect()),
+            near: Mutex::default(),
             changed,
         }
     }
@@ -42,6 +46,11 @@ impl Map {
 impl Routes for Map {
     fn route(&self, partition: TopicPartition) -> Route {
         self.routes.lock()[&partition.partition.0].clone()
+    }
+
+    fn near(&self, _: TopicPartition, rack: &str) -> Option<Target> {
+        assert_eq!(rack, "r1");
+        self.near.lock().clone()
     }
 
     fn changes(&self) -> watch::Receiver<u64> {
@@ -80,11 +89,15 @@ fn interest(partition: u32, start: StartAt) -> Interest {
 }
 
 fn core() -> FetchCore {
+    core_of("")
+}
+
+fn core_of(rack: &str) -> FetchCore {
     let mut core = FetchCore::new(FetchCoreConfig {
         client_id: String::new(),
         form: v1::Form::Batches,
         isolation: v1::Isolation::ReadUncommitted,
-        rack: String::new(),
+        rack: rack.into(),
         patience_ms: PATIENCE_MS,
         leaders_may_lag: true,
     });

@@ -5,6 +5,7 @@ use crate::{
     node::Node,
     partition::{PartitionHandle, StreamWaker, Watcher},
     resolve,
+    view::TopicView,
 };
 use bytes::Bytes;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ pub struct Cursor {
     pub queued: bool,
     /// Bytes of the batch at `next`, if it was found too large for the credit.
     pub needs: usize,
+    /// Served by a follower in the reader's rack.
+    near: bool,
     watcher: Arc<Watcher>,
     told: Option<(Offset, LogBounds, i32)>,
 }
@@ -34,6 +37,7 @@ pub struct Started {
     pub handle: Arc<PartitionHandle>,
     pub next: Offset,
     pub largest_batch: u32,
+    near: bool,
 }
 
 impl Cursor {
@@ -46,6 +50,7 @@ impl Cursor {
             next: started.next,
             queued: false,
             needs: 0,
+            near: started.near,
             told: None,
         }
     }
@@ -71,7 +76,7 @@ impl Cursor {
         if let Some(why) = self.handle.failure() {
             return Err(Refusal::new(ErrorCode::FolderFailed, why));
         }
-        if self.handle.leads().is_none() {
+        if self.epoch().is_none() {
             return Err(resolve::not_leading(node, &self.handle.tp));
         }
         let bounds = self.handle.reader.bounds();
@@ -79,6 +84,14 @@ impl Cursor {
             return Err(out_of_range(self.next, bounds));
         }
         Ok(())
+    }
+
+    /// The leader's epoch, while this replica may serve the reader.
+    fn epoch(&self) -> Option<LeaderEpoch> {
+        match self.near {
+            true => self.handle.follows(),
+            false => self.handle.leads(),
+        }
     }
 
     /// First offset that this reader may not see.
@@ -90,7 +103,7 @@ impl Cursor {
     pub fn position(&mut self) -> PartitionPosition {
         let (bounds, epoch) = (
             self.handle.reader.bounds(),
-            self.handle.leads().unwrap_or(LeaderEpoch::NONE).0,
+            self.epoch().unwrap_or(LeaderEpoch::NONE).0,
         );
         self.told = Some((self.next, seen(bounds), epoch));
         PartitionPosition {
@@ -108,7 +121,7 @@ impl Cursor {
 
     /// Position or bounds differ from what was last told.
     pub fn has_news(&self) -> bool {
-        let epoch = self.handle.leads().unwrap_or(LeaderEpoch::NONE).0;
+        let epoch = self.epoch().unwrap_or(LeaderEpoch::NONE).0;
         self.told != Some((self.next, seen(self.handle.reader.bounds()), epoch))
     }
 }
@@ -151,9 +164,16 @@ pub fn read_refusal(error: &ReadError) -> Refusal {
 }
 
 /// Finds where a reader begins. May wait for a worker when asked for a time.
-pub async fn start(node: &Node, request: &FetchPartition) -> Result<Started, Refusal> {
+/// `near`: the reader is of this node's rack, and a follower serves it too.
+pub async fn start(node: &Node, request: &FetchPartition, near: bool) -> Result<Started, Refusal> {
     resolve::wait_for_news(node, &request.topic, &request.topic_id, request.partition).await;
     let topic = resolve::topic(node, &request.topic, &request.topic_id)?;
+    if near
+        && let Some(Start::Offset(offset)) = request.start
+        && let Some(followed) = resolve::followed_partition(node, &topic, request.partition)
+    {
+        return start_near(request, &topic, followed, Offset(offset));
+    }
     let (handle, epoch) = resolve::readable_partition(node, &topic, request.partition)?;
     resolve::check_epoch(request.leader_epoch, epoch)?;
     let bounds = handle.reader.bounds();
@@ -188,6 +208,35 @@ pub async fn start(node: &Node, request: &FetchPartition) -> Result<Started, Ref
         handle,
         next,
         largest_batch: topic.config.max_message_bytes,
+        near: false,
+    })
+}
+
+/// At a follower. Only a known offset begins here: what lies at the ends of the
+/// log is the leader's to say. A follower that is in sync holds all that any
+/// reader has read, though it may hear of the watermark later: the reader waits.
+fn start_near(
+    request: &FetchPartition,
+    topic: &TopicView,
+    (handle, epoch): (Arc<PartitionHandle>, LeaderEpoch),
+    next: Offset,
+) -> Result<Started, Refusal> {
+    resolve::check_epoch(request.leader_epoch, epoch)?;
+    let bounds = handle.reader.bounds();
+    if next < bounds.log_start {
+        return Err(out_of_range(next, bounds));
+    }
+    if next > bounds.log_end {
+        let message = format!("this replica has not got as far as offset {next}; its leader has");
+        return Err(Refusal::new(ErrorCode::OffsetNotAvailable, message));
+    }
+    check_history(&handle, request.last_epoch, next, bounds)?;
+    Ok(Started {
+        topic: topic.topic.name.clone(),
+        handle,
+        next,
+        largest_batch: topic.config.max_message_bytes,
+        near: true,
     })
 }
 

@@ -85,6 +85,8 @@ pub struct FetchStream {
     pub(super) held: Option<Held>,
     pub(super) reading: Option<Reading>,
     half_closed: bool,
+    /// The reader is of this node's rack.
+    near: bool,
     drain: DrainWatch,
     next_positions: Instant,
 }
@@ -116,6 +118,7 @@ impl FetchStream {
             held: None,
             reading: None,
             half_closed: false,
+            near: false,
         };
         match stream.begin(&open).await {
             Ok(()) => Ok(Some(stream)),
@@ -125,9 +128,10 @@ impl FetchStream {
     }
 
     async fn begin(&mut self, open: &FetchOpen) -> Result<(), Ended> {
+        self.near = !open.rack.is_empty() && open.rack == self.node.config.rack;
         let mut started = Vec::with_capacity(open.partitions.len());
         for request in &open.partitions {
-            started.push(cursor::start(&self.node, request).await);
+            started.push(cursor::start(&self.node, request, self.near).await);
         }
         let largest = started
             .iter()
@@ -295,7 +299,7 @@ impl FetchStream {
         request: &FetchPartition,
         moves: bool,
     ) -> Result<(u32, PartitionPosition), Refusal> {
-        let started = cursor::start(&self.node, request).await?;
+        let started = cursor::start(&self.node, request, self.near).await?;
         if moves {
             self.remove(&started.handle.tp);
         }

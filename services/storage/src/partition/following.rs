@@ -114,7 +114,15 @@ impl Replica {
             }
             events.extend(self.try_cut());
         }
+        self.show_following();
         done
+    }
+
+    /// Readers near by are served while the log is a prefix of the leader's.
+    fn show_following(&self) {
+        let near = self.follower.is_reconciled() && self.upstream.is_some();
+        let epoch = self.follower.following().map(|(_, epoch)| epoch);
+        self.handle.set_follows(epoch.filter(|_| near));
     }
 
     /// A cut that had to wait for a flush.
@@ -143,8 +151,14 @@ impl Replica {
                 });
             }
             FollowerEffect::DropAndRestart { at } => self.cut = Some(Cut::Restart { at }),
-            FollowerEffect::SetHighWatermark(offset) => self.log.set_high_watermark(offset),
-            FollowerEffect::SetLogStart(offset) => self.log.follow_log_start(offset),
+            FollowerEffect::SetHighWatermark(offset) => {
+                self.log.set_high_watermark(offset);
+                self.handle.watchers.wake_armed();
+            }
+            FollowerEffect::SetLogStart(offset) => {
+                self.log.follow_log_start(offset);
+                self.handle.watchers.wake_all();
+            }
             FollowerEffect::Report(report) => {
                 if let Some(upstream) = self.upstream {
                     self.outbox.say(upstream, self.tp(), Word::Report(report));

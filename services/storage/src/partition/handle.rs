@@ -26,6 +26,9 @@ pub struct PartitionHandle {
     knows_watermark: AtomicBool,
     /// The epoch in which this process leads; -1 while it does not.
     epoch: AtomicI32,
+    /// The epoch in which its log is known to be a prefix of the leader's and
+    /// grows with it; -1 while it is not.
+    follows: AtomicI32,
     failure: RwLock<Option<String>>,
 }
 
@@ -39,6 +42,7 @@ impl PartitionHandle {
             copiers: Watchers::default(),
             knows_watermark: AtomicBool::new(false),
             epoch: AtomicI32::new(LeaderEpoch::NONE.0),
+            follows: AtomicI32::new(LeaderEpoch::NONE.0),
             failure: RwLock::new(None),
         }
     }
@@ -61,6 +65,22 @@ impl PartitionHandle {
         self.epoch
             .store(epoch.unwrap_or(LeaderEpoch::NONE).0, Ordering::Release);
         self.wake_all();
+    }
+
+    /// The epoch in which it follows closely enough to serve readers near by:
+    /// what lies below its watermark is committed, and the watermark moves on.
+    pub fn follows(&self) -> Option<LeaderEpoch> {
+        let epoch = self.follows.load(Ordering::Acquire);
+        (epoch != LeaderEpoch::NONE.0).then_some(LeaderEpoch(epoch))
+    }
+
+    /// The owner's: told to all readers when it ends.
+    pub(super) fn set_follows(&self, epoch: Option<LeaderEpoch>) {
+        let epoch = epoch.unwrap_or(LeaderEpoch::NONE).0;
+        let before = self.follows.swap(epoch, Ordering::AcqRel);
+        if before != epoch && before != LeaderEpoch::NONE.0 {
+            self.wake_all();
+        }
     }
 
     /// Whether the watermark may be shown to readers: a new leader is silent
@@ -112,6 +132,7 @@ impl Registry {
     pub fn remove(&self, tp: &TopicPartition) {
         let removed = self.handles.write().remove(tp);
         if let Some(handle) = removed {
+            handle.set_follows(None);
             handle.set_leads(None);
         }
     }

@@ -5,7 +5,8 @@ use super::*;
 impl FetchCore {
     /// Places what has no place, grants credit. Effects follow.
     pub fn pump(&mut self, now: u64, routes: &dyn Routes) {
-        let mut adds: BTreeMap<LinkId, Vec<v1::FetchPartition>> = BTreeMap::new();
+        let mut updates: BTreeMap<LinkId, v1::FetchUpdate> = BTreeMap::new();
+        self.place_near(now, routes, &mut updates);
         for partition in std::mem::take(&mut self.unplaced) {
             if self
                 .parts
@@ -16,19 +17,13 @@ impl FetchCore {
                 continue;
             }
             match routes.route(partition) {
-                Route::To(target) => self.place(partition, target, now, &mut adds),
+                Route::To(target) => self.place(partition, target, now, &mut updates),
                 Route::Wait(refusal) => self.fail(partition, refusal, now),
                 Route::Gone(refusal) => self.stop(partition, refusal),
             }
         }
-        for (link, add) in adds {
-            self.update(
-                link,
-                v1::FetchUpdate {
-                    add,
-                    ..Default::default()
-                },
-            );
+        for (link, update) in updates {
+            self.update(link, update);
         }
         self.grant(now);
     }
@@ -38,22 +33,14 @@ impl FetchCore {
         partition: TopicPartition,
         target: Target,
         now: u64,
-        adds: &mut BTreeMap<LinkId, Vec<v1::FetchPartition>>,
+        updates: &mut BTreeMap<LinkId, v1::FetchUpdate>,
     ) {
         let link = self.link_to(&target, now);
         let open = link
             .and_then(|link| self.sources.get(&link))
             .is_some_and(|source| source.opened);
         match link.filter(|_| open) {
-            Some(link) => {
-                let token = self.token();
-                let Some(part) = self.parts.get_mut(&partition) else {
-                    return;
-                };
-                part.token = token;
-                part.place = Place::On(link, target);
-                adds.entry(link).or_default().push(part.request());
-            }
+            Some(link) => self.put(partition, link, target, updates),
             // Once it is open, or may be dialled again, it is asked once more.
             None => {
                 self.unplaced.insert(partition);
@@ -62,6 +49,31 @@ impl FetchCore {
                 }
             }
         }
+    }
+
+    /// Asks for the partition on an open stream, and no more on the one before.
+    pub(super) fn put(
+        &mut self,
+        partition: TopicPartition,
+        link: LinkId,
+        target: Target,
+        updates: &mut BTreeMap<LinkId, v1::FetchUpdate>,
+    ) {
+        let token = self.token();
+        let Some(part) = self.parts.get_mut(&partition) else {
+            return;
+        };
+        let before = std::mem::replace(&mut part.place, Place::On(link, target));
+        // Removals of a frame come before its additions: it may be the same stream.
+        if let Place::On(old, _) = before
+            && self.sources.contains_key(&old)
+        {
+            updates.entry(old).or_default().remove.push(part.request());
+        }
+        part.token = token;
+        part.near = false;
+        updates.entry(link).or_default().add.push(part.request());
+        self.look_near(partition);
     }
 
     pub(super) fn link_to(&mut self, target: &Target, now: u64) -> Option<LinkId> {
