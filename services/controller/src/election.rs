@@ -3,7 +3,7 @@
 //! Time decides only who may try; it is the key's revision, compared in every
 //! write, that keeps a deposed controller from changing anything.
 
-use crate::store::StoreError;
+use crate::{store::StoreError, successor};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use prost::{Message, bytes::Bytes};
@@ -54,14 +54,32 @@ impl Candidate {
             match self.attempt().await {
                 Ok(Ok(leadership)) => return Ok(leadership),
                 Ok(Err(holder)) => {
-                    other(address_of(&holder));
-                    self.until_gone(&holder).await;
+                    let address = address_of(&holder);
+                    other(address.clone());
+                    tokio::select! {
+                        () = self.until_gone(&holder) => {}
+                        () = successor::until_dead(&address) => self.depose(&holder).await,
+                    }
                 }
                 Err(error) if error.is_retriable() => {
                     tracing::warn!(%error, "cannot stand for election; trying again");
                     tokio::time::sleep(RETRY).await;
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn depose(&self, holder: &KeyValue) {
+        match successor::depose(self.store.as_ref(), holder).await {
+            Ok(true) => tracing::warn!(
+                address = address_of(holder),
+                "nobody listens at the active controller's address: its election key is deleted"
+            ),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the election key of a dead controller could not be deleted");
+                tokio::time::sleep(RETRY).await;
             }
         }
     }

@@ -21,6 +21,7 @@ mod records;
 mod service;
 mod start;
 mod store;
+mod successor;
 mod term;
 
 pub use config::ControllerConfig;
