@@ -92,7 +92,7 @@ pub struct Stack {
     pub gateways: Vec<Process>,
     storage_ports: Vec<u16>,
     gateway_ports: Vec<(u16, u16)>,
-    controller_port: u16,
+    controller_ports: Vec<u16>,
     folder: PathBuf,
     temp: Option<TempDir>,
 }
@@ -130,7 +130,6 @@ impl Stack {
         for (standby, port) in all.iter_mut().zip(&controller_ports[1..]) {
             standby.start_at(*port, START);
         }
-        let controller_port = controller_ports[0];
         let storage_ports: Vec<_> = (0..plan.storages).map(|_| free_port()).collect();
         let mut storages: Vec<_> = storage_ports
             .iter()
@@ -184,7 +183,7 @@ impl Stack {
             gateways,
             storage_ports,
             gateway_ports,
-            controller_port,
+            controller_ports,
             folder,
             temp: Some(temp),
         }
@@ -207,7 +206,13 @@ impl Stack {
 
     /// gRPC URL of the controller.
     pub fn controller(&self) -> String {
-        format!("http://127.0.0.1:{}", self.controller_port)
+        format!("http://127.0.0.1:{}", self.controller_ports[0])
+    }
+
+    /// gRPC URLs of all controllers.
+    pub fn controllers(&self) -> Vec<String> {
+        let url = |port| format!("http://127.0.0.1:{port}");
+        self.controller_ports.iter().map(url).collect()
     }
 
     /// Data folder of storage node `i`.

@@ -25,7 +25,9 @@ pub async fn until_dead(address: &str) {
     loop {
         let request = HealthCheckRequest::default();
         if let Ok(answer) = HealthClient::new(channel.clone()).watch(request).await {
-            was_open = true;
+            if !std::mem::replace(&mut was_open, true) {
+                tracing::info!(%address, "hears the active controller");
+            }
             let mut states = answer.into_inner();
             while let Ok(Some(_)) = states.message().await {}
         }

@@ -36,6 +36,9 @@ use tokio_util::sync::CancellationToken;
 /// Changes are gathered while writes follow each other, up to this many.
 const GATHERED_MAX: usize = 2_000;
 
+/// A silent node is found so much of a session time-out late at most.
+const TICKS_A_SESSION: u32 = 12;
+
 /// Why a term ended without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
@@ -111,7 +114,7 @@ impl Term {
         mut mailbox: mpsc::Receiver<Message>,
         stop: &CancellationToken,
     ) -> Result<Ended, StoreError> {
-        let mut tick = tokio::time::interval(self.session_timeout / 4);
+        let mut tick = tokio::time::interval(self.session_timeout / TICKS_A_SESSION);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let lost = self.leadership.lost.clone();
         loop {
