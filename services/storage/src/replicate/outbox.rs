@@ -2,13 +2,7 @@
 //! tasks that do the talking take it. A loop never waits here.
 
 use parking_lot::Mutex;
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{collections::BTreeMap, sync::Arc};
 use talweg_log::ReplicaBatch;
 use talweg_replication::{OpenFetch, Proposal, Report};
 use talweg_types::{NodeId, Offset, TimestampMs, TopicPartition};
@@ -29,15 +23,23 @@ pub struct CreditHold {
     back: Arc<CreditBack>,
 }
 
-/// What loops have given back and the stream has not granted again yet.
+/// The bytes that came from one node, over all its streams: those that wait in
+/// loops, and those that loops have given back and no stream has granted again.
 #[derive(Default)]
 pub struct CreditBack {
-    bytes: AtomicU64,
+    counts: Mutex<Counts>,
     notify: Notify,
+}
+
+#[derive(Default)]
+struct Counts {
+    held: u64,
+    back: u64,
 }
 
 impl CreditBack {
     pub fn hold(self: &Arc<Self>, bytes: u64) -> CreditHold {
+        self.counts.lock().held += bytes;
         CreditHold {
             bytes,
             back: Arc::clone(self),
@@ -45,7 +47,25 @@ impl CreditBack {
     }
 
     pub fn take(&self) -> u64 {
-        self.bytes.swap(0, Ordering::AcqRel)
+        std::mem::take(&mut self.counts.lock().back)
+    }
+
+    /// For a new stream: what of `limit` is not held by frames of earlier ones.
+    /// What was given back is in it, and not given back any more. Waits until
+    /// that is at least `least`.
+    pub async fn room(&self, limit: u64, least: u64) -> u64 {
+        loop {
+            let returned = self.returned();
+            {
+                let mut counts = self.counts.lock();
+                let room = limit.saturating_sub(counts.held);
+                if room >= least {
+                    counts.back = 0;
+                    return room;
+                }
+            }
+            returned.await;
+        }
     }
 
     pub async fn returned(&self) {
@@ -55,7 +75,11 @@ impl CreditBack {
 
 impl Drop for CreditHold {
     fn drop(&mut self) {
-        self.back.bytes.fetch_add(self.bytes, Ordering::AcqRel);
+        {
+            let mut counts = self.back.counts.lock();
+            counts.held = counts.held.saturating_sub(self.bytes);
+            counts.back += self.bytes;
+        }
         self.back.notify.notify_one();
     }
 }
@@ -242,5 +266,22 @@ mod tests {
         back.returned().await;
         drop(two);
         assert_eq!((back.take(), back.take()), (12, 0));
+    }
+
+    /// A stream that broke while loops were slow: the next one is granted what is
+    /// left, and not less than it can use.
+    #[tokio::test]
+    async fn frames_of_an_earlier_stream_count_for_the_next() {
+        let back = Arc::<CreditBack>::default();
+        let (one, two) = (back.hold(60), back.hold(30));
+        assert_eq!(back.room(100, 10).await, 10);
+        let waiting = back.room(100, 20);
+        tokio::pin!(waiting);
+        assert!(futures::poll!(&mut waiting).is_pending());
+        drop(two);
+        assert_eq!(waiting.await, 40);
+        assert_eq!(back.take(), 0, "it was granted with the stream");
+        drop(one);
+        assert_eq!(back.take(), 60);
     }
 }

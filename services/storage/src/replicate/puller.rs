@@ -47,6 +47,7 @@ pub async fn pull(node: Arc<Node>, mut nodes: NewNodes) {
             node: Arc::clone(&node),
             leader,
             letters,
+            credit: Arc::default(),
             sessions: BTreeMap::new(),
             later: BTreeMap::new(),
         };
@@ -58,6 +59,8 @@ struct Puller {
     node: Arc<Node>,
     leader: NodeId,
     letters: Arc<Letters>,
+    /// Over all streams: what an earlier one brought may still wait in a loop.
+    credit: Arc<CreditBack>,
     /// Asked for on the present stream.
     sessions: BTreeMap<TopicPartition, SessionTag>,
     /// Fetches that are not to be asked for yet.
@@ -105,6 +108,7 @@ impl Puller {
     }
 
     async fn connect(&self) -> Result<Stream, Status> {
+        let credit_bytes = self.credit.room(CREDIT_BYTES, CREDIT_PIECE).await;
         let view = self.node.view.get();
         let known = view.storage_node(self.leader.0);
         let address = known
@@ -129,7 +133,7 @@ impl Puller {
             incarnation: incarnation.0,
             cluster_id: view.cluster_id.clone(),
             leader_node_id: self.leader.0,
-            credit_bytes: CREDIT_BYTES,
+            credit_bytes,
         };
         send(&requests, Ask::Open(hello)).await?;
         let first = timeout(OPEN_TIMEOUT, responses.next()).await;
@@ -139,7 +143,7 @@ impl Puller {
             })) => Ok(Stream {
                 requests,
                 responses,
-                credit: Arc::default(),
+                credit: Arc::clone(&self.credit),
                 owed: 0,
             }),
             Some(Err(status)) => Err(status),
