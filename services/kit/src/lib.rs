@@ -6,6 +6,7 @@
 pub mod config;
 pub mod data_stream;
 pub mod errors;
+pub mod fetch_credit;
 pub mod health;
 pub mod metrics;
 pub mod net;

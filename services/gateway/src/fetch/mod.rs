@@ -5,7 +5,6 @@
 //! client has left, or one largest batch a leader. [`outgoing`] cuts what has
 //! come into the client's frames (pure), [`thin`] unpacks batches.
 
-mod credit;
 mod open;
 mod outgoing;
 mod readers;

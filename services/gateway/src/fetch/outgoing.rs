@@ -1,7 +1,6 @@
 //! What has come from leaders and waits to go to the client: cut into frames
 //! that fit the client's credit. Pure, but for unpacking, which it asks for.
 
-use super::credit::FetchCredit;
 use bytes::{Bytes, BytesMut};
 use std::collections::VecDeque;
 use talweg_batch::{BatchHeader, SplitBatches, split_batches};
@@ -10,6 +9,7 @@ use talweg_client::{
     payload,
 };
 use talweg_kit::errors::Refusal;
+use talweg_kit::fetch_credit::FetchCredit;
 use talweg_proto::v1::{FetchedRecord, PartitionPosition};
 use talweg_types::TopicPartition;
 

@@ -9,7 +9,6 @@ mod client;
 mod data;
 
 use super::{
-    credit::FetchCredit,
     open::{self, Opening},
     outgoing::{self, Frame as DataFrame, Next, Outgoing, Payload},
     readers::Readers,
@@ -29,6 +28,7 @@ use talweg_client::fetch::{FetchCoreConfig, FetchEvent, FetchUpstream, StartAt};
 use talweg_kit::{
     data_stream::{Closed, FrameReceiver, FrameSender},
     errors::{ErrorCode, Refusal},
+    fetch_credit::FetchCredit,
 };
 use talweg_proto::v1::{
     self, FetchPartition, FetchRequest, FetchResponse, FetchUpdate, FetchedRecord, Form,

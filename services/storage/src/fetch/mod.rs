@@ -1,6 +1,5 @@
 //! The Fetch stream of a storage node: batch form, for partitions that it leads.
 
-mod credit;
 mod cursor;
 mod open;
 mod pump;

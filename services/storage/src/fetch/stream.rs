@@ -6,7 +6,6 @@
 //! everything else goes on.
 
 use super::{
-    credit::FetchCredit,
     cursor::{self, Cursor},
     open,
     pump::Held,
@@ -26,6 +25,7 @@ use std::{
 use talweg_kit::{
     data_stream::{Closed, FrameReceiver, FrameSender},
     errors::{ErrorCode, Refusal},
+    fetch_credit::FetchCredit,
 };
 use talweg_log::ReadOutcome;
 use talweg_proto::v1::{

@@ -64,7 +64,7 @@ fn drain(outgoing: &mut Outgoing, credit: &mut FetchCredit) -> (Vec<Frame>, usiz
                     .room()
                     .is_some_and(|room| frame.payload_bytes <= room.0 && frame.records <= room.1);
                 assert!(within || credit.allows_any(), "more than the credit");
-                credit.spend(frame.payload_bytes, frame.records);
+                credit.spend(frame.payload_bytes, frame.records as u64);
                 sent = (
                     sent.0 + frame.payload_bytes as i64,
                     sent.1 + frame.records as i64,

@@ -33,7 +33,7 @@ impl FetchStream {
         reader.position = Some(position.clone());
         reader.last_epoch = frame.last_epoch;
         reader.changed = false;
-        self.credit.spend(frame.payload_bytes, frame.records);
+        self.credit.spend(frame.payload_bytes, frame.records as u64);
         self.node
             .metrics
             .bytes_out

@@ -1,4 +1,4 @@
-//! What a fetch stream may send. No IO, no clock.
+//! What a Fetch stream may send, at gateways and storage nodes alike. No IO, no clock.
 //!
 //! ```text
 //! left = first grant + later grants − sent;   outstanding = first grant − left
@@ -6,7 +6,7 @@
 //! A frame may go if it fits what is left, or if nothing is outstanding, so that
 //! a batch larger than the whole grant does not stop the stream for ever.
 
-use talweg_kit::errors::{ErrorCode, Refusal};
+use crate::errors::{ErrorCode, Refusal};
 use talweg_proto::v1::Credit;
 use talweg_types::limits;
 
@@ -20,7 +20,7 @@ pub struct FetchCredit {
 
 impl FetchCredit {
     /// From the open frame. `largest_batch`: largest `max.message.bytes` of the
-    /// topics named.
+    /// topics named. INVALID_CREDIT, CREDIT_TOO_SMALL.
     pub fn open(credit: Option<&Credit>, largest_batch: u32) -> Result<Self, Refusal> {
         let credit = credit.copied().unwrap_or_default();
         if credit.bytes < 1 || credit.records < 1 {
@@ -49,7 +49,7 @@ impl FetchCredit {
         })
     }
 
-    /// More from the client.
+    /// More from the client. INVALID_CREDIT, and nothing is added.
     pub fn grant(&mut self, credit: Credit) -> Result<(), Refusal> {
         if credit.bytes < 0 || credit.records < 0 {
             let reason = format!(
@@ -67,6 +67,7 @@ impl FetchCredit {
         Ok(())
     }
 
+    /// What the client may still be sent; below zero after a frame larger than what was left.
     pub fn left(&self) -> Credit {
         Credit {
             bytes: self.left.0,
@@ -95,12 +96,31 @@ impl FetchCredit {
         u64::try_from(self.left.1).unwrap_or(0)
     }
 
+    /// Payload bytes and records of the next frame: what is left, no more than a
+    /// frame holds. `None`: nothing may go but a first batch or record.
+    pub fn room(&self) -> Option<(usize, usize)> {
+        let bytes = usize::try_from(self.left.0)
+            .ok()
+            .filter(|bytes| *bytes > 0)?;
+        let records = usize::try_from(self.left.1)
+            .ok()
+            .filter(|records| *records > 0)?;
+        Some((bytes.min(limits::FRAME_PAYLOAD_BYTES as usize), records))
+    }
+
+    /// One batch or record of any size may go now.
+    pub fn allows_any(&self) -> bool {
+        self.nothing_outstanding()
+    }
+
+    /// A frame of this payload may go: it fits, or nothing is outstanding.
     pub fn fits(&self, bytes: usize, records: u64) -> bool {
         let within = i64::try_from(bytes).is_ok_and(|bytes| bytes <= self.left.0)
             && i64::try_from(records).is_ok_and(|records| records <= self.left.1);
         within || self.nothing_outstanding()
     }
 
+    /// A frame of this payload has gone.
     pub fn spend(&mut self, bytes: usize, records: u64) {
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         self.left.0 = self.left.0.saturating_sub(number(bytes as u64));
@@ -200,5 +220,19 @@ mod tests {
             assert_eq!(left.left(), credit(1_000, 10));
         }
         left.grant(credit(0, 0)).expect("nothing is allowed");
+    }
+
+    #[test]
+    fn one_frame_of_any_size_goes_while_nothing_is_outstanding() {
+        let mut open = FetchCredit::open(Some(&credit(100, 10)), 0).expect("a credit");
+        assert!(open.allows_any());
+        open.spend(250, 1);
+        assert_eq!(open.left(), credit(-150, 9));
+        assert_eq!(open.room(), None);
+        assert!(!open.allows_any());
+        open.grant(credit(150, 1)).expect("a grant");
+        assert_eq!(open.room(), None, "exactly used up");
+        open.grant(credit(100, 0)).expect("a grant");
+        assert!(open.allows_any() && open.room() == Some((100, 10)));
     }
 }
