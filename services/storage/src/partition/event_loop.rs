@@ -254,7 +254,7 @@ impl EventLoop {
             Command::Fetched { tp, fetched } => self.on_fetched(now, tp, *fetched),
             Command::SessionsSent { tp, sessions } => {
                 if let Some(replica) = self.replicas.get_mut(&tp) {
-                    replica.sessions = sessions;
+                    replica.take_sessions(sessions);
                 }
             }
             Command::FetchBroken { tp, session } => {
