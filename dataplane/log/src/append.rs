@@ -9,6 +9,7 @@ use crate::{
     active::{ActiveSegment, Written},
     error::{AppendError, is_full},
     idempotency::{KeyVerdict, Remembered},
+    names,
     partition::PartitionLog,
     segment::{SegmentView, Times},
     sessions::{Session, Verdict},
@@ -265,7 +266,15 @@ impl PartitionLog {
     fn create_segment(&mut self, base: Offset) -> io::Result<ActiveSegment> {
         if !self.disk.folder_exists {
             self.folder.fs.create_dir_all(&self.shared.dir)?;
-            self.disk.folder_exists = true;
+            // Of a log that the machine has lost.
+            match self
+                .folder
+                .fs
+                .remove_file(&self.shared.dir.join(names::SUSPECT))
+            {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => self.disk.folder_exists = true,
+            }
         }
         let view = Arc::new(SegmentView::open_ended(
             &self.shared.dir,

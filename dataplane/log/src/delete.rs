@@ -5,6 +5,7 @@ use crate::{
     flush::write_record,
     names,
     partition::PartitionLog,
+    sidecar::partition::PartitionFile,
 };
 use std::path::PathBuf;
 use talweg_types::{LogBounds, Offset, TimestampMs};
@@ -22,7 +23,17 @@ impl PartitionLog {
         if offset <= bounds.log_start {
             return Ok(bounds.log_start);
         }
-        let record = self.record_with_start(offset, bounds);
+        let record = match offset > bounds.flushed_end {
+            // A log start above what is durable would leave a hole after a power loss.
+            true => {
+                self.flush_data()?;
+                PartitionFile {
+                    log_start: offset,
+                    ..self.record_at_end()
+                }
+            }
+            false => self.record_with_start(offset, bounds),
+        };
         if let Err(error) = write_record(&self.shared, &self.disk.recorded, &record) {
             if !is_full(&error) {
                 self.folder
@@ -37,15 +48,28 @@ impl PartitionLog {
         Ok(offset)
     }
 
+    /// All that is written, beside a ticket that may be out; the next one counts it.
+    fn flush_data(&self) -> Result<(), LogError> {
+        let closing = self
+            .closing
+            .iter()
+            .filter_map(|closing| closing.dirty.as_ref());
+        let active = self.active.as_ref().and_then(|active| active.dirty());
+        let flushed = closing.chain(active).try_for_each(|open| open.file.flush());
+        let fs = &*self.folder.fs;
+        flushed
+            .and_then(|()| fs.flush_dir(&self.folder.root))
+            .and_then(|()| fs.flush_dir(&self.shared.dir))
+            .map_err(|error| {
+                self.folder.fail(&format!("flush of {}: {error}", self.tp));
+                LogError::io(format!("flush of {}", self.tp), error)
+            })
+    }
+
     /// What is durable already, with another log start.
-    fn record_with_start(
-        &self,
-        offset: Offset,
-        bounds: LogBounds,
-    ) -> crate::sidecar::partition::PartitionFile {
+    fn record_with_start(&self, offset: Offset, bounds: LogBounds) -> PartitionFile {
         let recorded = self.disk.recorded.lock().clone();
-        let mut record =
-            recorded.unwrap_or_else(|| crate::sidecar::partition::PartitionFile::new(self.tp));
+        let mut record = recorded.unwrap_or_else(|| PartitionFile::new(self.tp));
         record.log_start = offset;
         record.high_watermark = bounds.high_watermark;
         record

@@ -141,6 +141,9 @@ impl LogFolder {
     pub fn mark_running(&self, incarnation: Incarnation) -> Result<(), FolderError> {
         self.check_alive()?;
         let io = |e| FolderError::io(&self.root, e);
+        if self.boot == Boot::Unclean {
+            self.suspect_all()?;
+        }
         let marker = MarkerFile {
             boot_id: self.fs.boot_id().map_err(io)?,
             mount_id: self.fs.mount_id(&self.root).map_err(io)?,
@@ -148,6 +151,18 @@ impl LogFolder {
         };
         self.guard(marker::write_running(&*self.fs, &self.root, &marker))?;
         *self.marker.lock() = Some(marker);
+        Ok(())
+    }
+
+    /// `running` of this boot says that the page cache is whole, which is not yet
+    /// true of logs that nobody has recovered since the machine went down. If
+    /// this process dies before, the next one must know which they are. It needs
+    /// no flush: after another boot the folder is unclean anyway.
+    fn suspect_all(&self) -> Result<(), FolderError> {
+        for tp in self.partitions()? {
+            let path = self.root.join(tp.to_string()).join(names::SUSPECT);
+            self.guard(self.fs.open(&path, true).map(drop))?;
+        }
         Ok(())
     }
 

@@ -7,6 +7,8 @@ pub(crate) const PARTITION: &str = "partition";
 pub(crate) const SEGMENT: &str = "log";
 pub(crate) const SEAL: &str = "seal";
 pub(crate) const SESSIONS: &str = "sessions";
+/// An empty file: the log was not recovered since the machine went down.
+pub(crate) const SUSPECT: &str = "suspect";
 /// Suffix of a sidecar that is being written; removed at the next open.
 pub(crate) const TEMPORARY: &str = ".tmp";
 /// Suffix of a partition folder that is being deleted.

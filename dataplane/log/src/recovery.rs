@@ -11,6 +11,9 @@
 //! | at or above it, good batches follow     | cut from there on  | damage, not cut  |
 //! | at or above it, nothing good follows    | cut: a torn tail   | cut: a torn tail |
 //!
+//! A log that carries the file `suspect` was not recovered since the machine went
+//! down, whatever the folder's marker says by now: it counts as after another boot.
+//!
 //! What is kept is flushed before the log serves, so that no offset changes its
 //! value after it has been read.
 
@@ -24,6 +27,7 @@ use crate::{
     flush::write_record,
     folder::LogFolder,
     marker::Boot,
+    names,
     partition::PartitionLog,
     replay::Replayed,
     segment::SegmentView,
@@ -33,6 +37,8 @@ use files::Found;
 use scan::{Scan, Scanned};
 use std::{
     collections::VecDeque,
+    io,
+    path::Path,
     sync::{Arc, atomic::Ordering},
 };
 use talweg_types::{Offset, TimestampMs, TopicPartition};
@@ -86,7 +92,16 @@ impl PartitionLog {
         now: TimestampMs,
     ) -> Result<(Self, RecoveryReport), LogError> {
         let mut log = Self::create(folder, tp, config);
-        let report = log.recover_as(folder.boot(), now)?;
+        let suspect = log.shared.dir.join(names::SUSPECT);
+        let boot = match folder.fs.open(&suspect, false) {
+            Ok(_) => Boot::Unclean,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => folder.boot(),
+            Err(error) => return Err(log.recovery_failed(error)),
+        };
+        let report = log.recover_as(boot, now)?;
+        if boot == Boot::Unclean {
+            log.no_longer_suspect(&suspect)?;
+        }
         Ok((log, report))
     }
 
@@ -143,6 +158,16 @@ impl PartitionLog {
                 .map_err(|error| self.recovery_failed(error))?;
         }
         Ok(report)
+    }
+
+    /// What was kept is flushed: from here on the page cache speaks for this log.
+    fn no_longer_suspect(&self, path: &Path) -> Result<(), LogError> {
+        match self.folder.fs.remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(self.recovery_failed(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn recovery_failed(&self, error: std::io::Error) -> LogError {

@@ -10,7 +10,8 @@
 //! ends a term at most, and a term leaves nothing behind but committed writes.
 
 mod config;
-mod convert;
+#[doc(hidden)]
+pub mod convert;
 pub mod core;
 mod election;
 mod handle;

@@ -35,3 +35,22 @@ mod view;
 pub use config::StorageConfig;
 pub use control::Stopped;
 pub use start::{Handle, StartError, start};
+
+/// The parts that decide, without the threads, tasks and sockets around them:
+/// what the simulation of a whole cluster steps. No interface for others.
+#[doc(hidden)]
+pub mod parts {
+    pub use crate::{
+        control::{
+            assign::{Action, Known, Me, Phase, Role, decide},
+            assigner::{leader_settings, log_config},
+        },
+        partition::{
+            AppendRefusal, AppendRequest, AppendedRound, Completion, Completions, Deliveries,
+            Following, Leadership, Opened, Outcome, PartitionHandle, ProposalAnswer, Replica,
+            Reservation, Taken,
+        },
+        replicate::{CreditBack, Letters, LogHistory, NewNodes, Outbox, ReplicaFrame, Word},
+        view::{ClusterView, TopicView, ViewUpdate},
+    };
+}

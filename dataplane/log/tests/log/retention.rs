@@ -387,6 +387,40 @@ fn a_deletion_inside_a_segment_hides_its_records_and_is_durable_when_answered() 
     );
 }
 
+/// Story: on a `replicated` partition the watermark is ahead of the flushed end,
+/// and records are deleted up to it. A power loss then must not leave a log
+/// start above what the log holds: a hole that no copy could be taken across.
+#[test]
+fn a_log_start_is_never_durable_above_what_is() {
+    let node = Node::new(13);
+    let mut log = node.log(config());
+    fill(&mut log, 10, 300, NOW);
+    for n in 10..30 {
+        append(&mut log, batch(&[sized(n, 300)]), NOW);
+    }
+    log.set_high_watermark(Offset(30));
+    assert_eq!(log.bounds().flushed_end, Offset(10));
+    log.delete_before(Offset(27), NOW).expect("deleted");
+    drop(log);
+    let node = node.power_lost();
+    let (mut log, report) = node.recover(config());
+    assert_eq!(report.kept_to, Offset(30));
+    append(&mut log, batch(&[rec("x")]), NOW);
+    flush(&mut log);
+    drop(log);
+    let node = node.power_lost();
+    let (log, report) = node.recover(config());
+    assert!(report.damaged.is_empty(), "{report:?}");
+    let reader = log.reader();
+    let mut next = reader.first_offset();
+    while next < end(&reader) {
+        next = reader
+            .read_for_copy(next, 2048)
+            .expect("copied")
+            .next_offset;
+    }
+}
+
 #[test]
 fn the_index_forgets_what_retention_took() {
     let node = Node::new(12);

@@ -514,3 +514,56 @@ fn a_segment_with_nothing_but_damaged_bytes_is_not_rolled_into_itself() {
     log.check().expect("sound");
     assert_eq!(read_all(&log.reader(), 0).len() as i64, last + 40);
 }
+
+/// Story: the machine goes down with a torn tail. The next process marks the
+/// folder as running and dies before it has recovered the log; to the one after
+/// it the boot is the same, and still nobody has vouched for the page cache.
+#[test]
+fn a_log_that_was_not_recovered_since_the_machine_went_down_stays_suspect() {
+    let before = prepared(7);
+    let (fs, kv) = (before.node.fs.clone(), Arc::clone(&before.node.kv));
+    let mut torn = before.file.clone();
+    // A bad batch, and good ones after it: damage in the same boot, a torn tail after another.
+    torn[before.flushed_bytes as usize + 30] ^= 1;
+    let path = before.node.segment_path(0);
+    fs.power_loss().expect("power loss");
+    let file = fs.open(&path, true).expect("opened");
+    file.set_len(0).expect("emptied");
+    file.write_at(&[std::io::IoSlice::new(&torn)], 0)
+        .expect("written");
+    let dies = Node::on(fs.clone(), Arc::clone(&kv), 2);
+    assert_eq!(dies.folder.boot(), Boot::Unclean);
+    let node = dies.killed();
+    assert_eq!(node.folder.boot(), Boot::SameBoot);
+    let (mut log, report) = node.recover(config());
+    assert_eq!((report.boot, report.kept_to), (Boot::Unclean, Offset(20)));
+    assert!(
+        report.damaged.is_empty() && report.cut_bytes > 0,
+        "{report:?}"
+    );
+    // From here on the page cache is whole, flushed or not.
+    append(&mut log, batch(&[sized(20, 40)]), NOW);
+    drop(log);
+    let (_, report) = node.killed().recover(config());
+    assert_eq!((report.boot, report.kept_to), (Boot::SameBoot, Offset(21)));
+}
+
+/// Story: the folder of a log survives a power loss and nothing in it does. It
+/// holds no replica, so nobody recovers it, and what is appended then is whole
+/// after the death of the process.
+#[test]
+fn a_log_of_which_nothing_survived_is_not_suspect_when_it_begins_again() {
+    let node = Node::new(8);
+    node.fs.create_dir_all(&node.dir()).expect("made");
+    node.fs.flush_all(&node.dir()).expect("flushed");
+    let node = node.power_lost();
+    assert_eq!(node.folder.boot(), Boot::Unclean);
+    assert!(node.folder.partitions().expect("listed").is_empty());
+    let mut log = PartitionLog::create(&node.folder, tp(), config());
+    log.begin_epoch(LeaderEpoch(node.epoch))
+        .expect("newer epoch");
+    append(&mut log, batch(&[sized(0, 40)]), NOW);
+    drop(log);
+    let (_, report) = node.killed().recover(config());
+    assert_eq!((report.boot, report.kept_to), (Boot::SameBoot, Offset(1)));
+}

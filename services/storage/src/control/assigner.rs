@@ -278,6 +278,7 @@ impl Assigner {
             settings: leader_settings(&known.topic),
             outbox: Arc::clone(&self.node.outbox),
             contacts: Arc::clone(&self.node.contacts),
+            wall_clock: clock::wall_now,
         };
         if self.node.loops[owner]
             .send(Command::Open(Box::new(opened)))
@@ -409,14 +410,14 @@ fn partition_of(topic_id: TopicId, partition: u32) -> TopicPartition {
     }
 }
 
-fn log_config(topic: &TopicView) -> LogConfig {
+pub fn log_config(topic: &TopicView) -> LogConfig {
     LogConfig::for_topic(
         &topic.config,
         topic.config.durability_at(topic.topic.replication_factor),
     )
 }
 
-fn leader_settings(topic: &TopicView) -> LeaderSettings {
+pub fn leader_settings(topic: &TopicView) -> LeaderSettings {
     LeaderSettings {
         durability: topic.config.durability_at(topic.topic.replication_factor),
         replication_factor: topic.topic.replication_factor,

@@ -6,8 +6,8 @@
 //! deletes partitions as the view says. Without a controller the node goes on
 //! with what it has.
 
-mod assign;
-mod assigner;
+pub(crate) mod assign;
+pub(crate) mod assigner;
 mod controllers;
 mod follow;
 mod identity;

@@ -20,7 +20,7 @@ use talweg_replication::{
     Contacts, FetchOpened, Fetched, InSync, LeaderSettings, ProposalId, Report, SessionTag,
 };
 use talweg_types::{
-    Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TopicPartition,
+    Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicPartition,
 };
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -88,6 +88,8 @@ pub struct Opened {
     pub outbox: Arc<Outbox>,
     /// Whom the node has heard.
     pub contacts: Arc<RwLock<Contacts>>,
+    /// What batches are stamped with as their append time.
+    pub wall_clock: fn() -> TimestampMs,
 }
 
 /// A message to a loop.
@@ -243,8 +245,7 @@ impl LoopHandle {
 }
 
 impl Reservation {
-    /// For tests of what lies behind the mailbox.
-    #[cfg(test)]
+    /// For whoever steps what lies behind the mailbox.
     pub fn none() -> Self {
         Self { _permit: None }
     }

@@ -243,7 +243,7 @@ impl EventLoop {
             }
             Command::Fetched { tp, fetched } => self.on_fetched(now, tp, *fetched),
             Command::SessionsSent { tp, sessions } => {
-                self.with(now, tp, |replica, _| replica.sessions = sessions);
+                self.with(now, tp, |replica, _| replica.take_sessions(sessions));
             }
             Command::FetchBroken { tp, session } => {
                 self.with(now, tp, |replica, _| replica.on_fetch_broken(now, session));

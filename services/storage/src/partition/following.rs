@@ -9,10 +9,7 @@ use super::{
     completion::Deliveries,
     replica::{AppendedRound, Cut, Replica},
 };
-use crate::{
-    clock,
-    replicate::{LogHistory, ReplicaFrame, Word},
-};
+use crate::replicate::{LogHistory, ReplicaFrame, Word};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use talweg_log::{LogError, ReplicaError};
@@ -84,6 +81,11 @@ impl Replica {
         fetched: Fetched<ReplicaFrame>,
     ) -> AppendedRound {
         self.step_follower(now, FollowerEvent::Fetched(fetched))
+    }
+
+    /// Producer state that a leader sent for a log that begins anew.
+    pub fn take_sessions(&mut self, sessions: Bytes) {
+        self.sessions = sessions;
     }
 
     pub fn on_fetch_broken(&mut self, now: MonotonicMs, session: SessionTag) {
@@ -189,7 +191,7 @@ impl Replica {
         done: &mut AppendedRound,
     ) -> FollowerEvent<ReplicaFrame> {
         let time = match frame.append_time {
-            TimestampMs::NONE => clock::wall_now(),
+            TimestampMs::NONE => (self.wall_clock)(),
             time => time,
         };
         match self.log.append_replica(&frame.batches, time) {

@@ -20,8 +20,9 @@ mod tests;
 pub use command::{
     AppendRequest, Command, Following, Leadership, LoopHandle, Opened, ProposalAnswer, Reservation,
 };
-pub use completion::{AppendRefusal, Completion, Completions, Outcome};
+pub use completion::{AppendRefusal, Completion, Completions, Deliveries, Outcome};
 pub use event_loop::{LoopSettings, spawn_loop};
 pub use handle::{PartitionHandle, Registry};
-pub use rounds::{FlushKind, Flushed};
+pub use replica::{AppendedRound, Replica};
+pub use rounds::{FlushKind, Flushed, Taken};
 pub use watchers::{StreamWaker, Watcher};

@@ -11,7 +11,7 @@ use super::{
     handle::PartitionHandle,
     rounds::Taken,
 };
-use crate::{clock, replicate::Outbox};
+use crate::replicate::Outbox;
 use bytes::Bytes;
 use parking_lot::RwLock;
 use std::{io, sync::Arc};
@@ -26,7 +26,7 @@ use talweg_replication::{
 use talweg_types::{Acks, Durability, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
 
 /// Whom a batch is answered to, and with what.
-pub(super) struct Ticket {
+pub struct Ticket {
     stream: Arc<Completions>,
     slot: u32,
     sequence: u64,
@@ -36,7 +36,7 @@ pub(super) struct Ticket {
 }
 
 /// A replica in its loop.
-pub(super) struct Replica {
+pub struct Replica {
     pub log: PartitionLog,
     pub handle: Arc<PartitionHandle>,
     pub folder: usize,
@@ -53,6 +53,7 @@ pub(super) struct Replica {
     pub(super) follower: Follower,
     pub(super) outbox: Arc<Outbox>,
     contacts: Arc<RwLock<Contacts>>,
+    pub(super) wall_clock: fn() -> TimestampMs,
     /// The node that fetches were asked of.
     pub(super) upstream: Option<NodeId>,
     /// Waits for the ticket that is out.
@@ -63,14 +64,14 @@ pub(super) struct Replica {
 
 /// A change of the log that no flush may run beside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cut {
+pub enum Cut {
     Truncate { to: Offset, below_watermark: bool },
     Restart { at: Offset },
 }
 
 /// What an append did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct AppendedRound {
+pub struct AppendedRound {
     pub bytes: u64,
     pub records: u64,
 }
@@ -90,6 +91,7 @@ impl Replica {
             follower: Follower::new(opened.node),
             outbox: opened.outbox,
             contacts: opened.contacts,
+            wall_clock: opened.wall_clock,
             upstream: None,
             cut: None,
             sessions: Bytes::new(),
@@ -276,7 +278,7 @@ impl Replica {
         if batches.is_empty() {
             return AppendedRound::default();
         }
-        let results = self.log.append(&batches, clock::wall_now());
+        let results = self.log.append(&batches, (self.wall_clock)());
         let done = count(&batches, &results);
         drop((batches, room));
         let mut waiters = Vec::with_capacity(waiting.len());
@@ -381,7 +383,7 @@ impl Replica {
     /// Moves the log start; `None` is the high watermark.
     pub fn delete_records(&mut self, before: Option<Offset>) -> Result<Offset, LogError> {
         let before = before.unwrap_or(self.log.bounds().high_watermark);
-        let start = self.log.delete_before(before, clock::wall_now())?;
+        let start = self.log.delete_before(before, (self.wall_clock)())?;
         self.handle.wake_all();
         Ok(start)
     }

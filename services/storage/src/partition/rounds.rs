@@ -146,7 +146,7 @@ impl FolderRounds {
 }
 
 /// A partition's ticket.
-pub(super) enum Taken {
+pub enum Taken {
     Ticket(Box<FlushTicket>),
     /// One is out already: ask again when it is back.
     Out,

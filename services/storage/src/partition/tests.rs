@@ -155,6 +155,7 @@ impl Bench {
             settings,
             outbox: Outbox::new().0,
             contacts: Arc::default(),
+            wall_clock: crate::clock::wall_now,
         };
         self.send(Command::Open(Box::new(opened)));
         let leadership = leadership(1);

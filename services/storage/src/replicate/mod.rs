@@ -18,7 +18,7 @@ mod puller;
 mod server;
 mod wire;
 
-pub use outbox::{Outbox, ReplicaFrame, Word};
+pub use outbox::{CreditBack, Letters, NewNodes, Outbox, ReplicaFrame, Word};
 pub use proposer::propose;
 pub use puller::pull;
 pub use server::ReplicateHandler;
