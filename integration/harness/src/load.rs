@@ -1,8 +1,12 @@
-//! Writers under a nemesis, and the checker after them.
+//! Writers and readers under a nemesis, and the checker after them.
 
-use crate::{Acked, Seen, Writer, Written, check, eventually, raw};
+use crate::{
+    Writer, WriterPlan, Written, eventually,
+    history::Recorder,
+    poller::{Ends, Poller},
+    raw,
+};
 use std::{
-    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,7 +14,7 @@ use std::{
     time::Duration,
 };
 use talweg_proto::v1::Acks;
-use tokio::task::JoinHandle;
+use tokio::{sync::watch, task::JoinHandle};
 
 /// What a load came to.
 #[derive(Clone, Copy, Debug)]
@@ -23,13 +27,16 @@ pub struct Finished {
     pub longest_gap: Duration,
 }
 
-/// Writers at work, one a partition.
+/// Writers at work, one a partition, and perhaps readers.
 pub struct Load {
     topic: String,
     partitions: u32,
+    recorder: Recorder,
     stop: Arc<AtomicBool>,
     progress: Arc<AtomicU64>,
     writers: Vec<JoinHandle<Written>>,
+    ends: watch::Sender<Option<Ends>>,
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Load {
@@ -48,14 +55,23 @@ impl Load {
         partitions: u32,
         acks: Acks,
     ) -> Self {
+        let recorder = Recorder::default();
         let (stop, progress) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
         let mut writers = Vec::new();
         for partition in 0..partitions {
-            let writer =
-                Writer::new(identities, urls.clone(), topic, partition, partition, acks).await;
+            let writer = Writer::new(WriterPlan {
+                identities: identities.into(),
+                urls: urls.clone(),
+                topic: topic.into(),
+                partition,
+                number: partition,
+                acks,
+                recorder: recorder.clone(),
+            })
+            .await;
             let (stop, progress) = (Arc::clone(&stop), Arc::clone(&progress));
             writers.push(tokio::spawn(async move {
                 writer.run(&stop, &progress, Duration::from_secs(60)).await
@@ -64,10 +80,33 @@ impl Load {
         Self {
             topic: topic.into(),
             partitions,
+            recorder,
             stop,
             progress,
             writers,
+            ends: watch::Sender::new(None),
+            readers: Vec::new(),
         }
+    }
+
+    /// With one more reader that follows all partitions through `url` to the end.
+    #[must_use]
+    pub fn read_by(mut self, url: &str) -> Self {
+        let poller = Poller {
+            url: url.into(),
+            topic: self.topic.clone(),
+            number: u32::try_from(self.readers.len()).expect("few"),
+            partitions: self.partitions,
+            recorder: self.recorder.clone(),
+            until: self.ends.subscribe(),
+        };
+        self.readers.push(tokio::spawn(poller.run()));
+        self
+    }
+
+    /// Where all calls are written down; others may write theirs beside them.
+    pub fn recorder(&self) -> Recorder {
+        self.recorder.clone()
     }
 
     /// Records acknowledged so far.
@@ -88,6 +127,17 @@ impl Load {
         .await;
     }
 
+    /// Waits until what was sent after `since` is acknowledged in `partition`;
+    /// the time from `since` to the first acknowledgement.
+    pub async fn recovered(&self, partition: u32, since: Duration, deadline: Duration) -> Duration {
+        let what = format!("an acknowledgement in partition {partition}");
+        let at = eventually(&what, deadline, || async {
+            let at = self.recorder.acknowledged_after(partition, since);
+            at.ok_or_else(|| "none".to_owned())
+        });
+        at.await - since
+    }
+
     /// Stops the writers, reads everything back through `url` and lets the
     /// checker speak. Returns the acknowledged records and how often writers reconnected.
     pub async fn finish(self, url: &str) -> (usize, usize) {
@@ -96,40 +146,50 @@ impl Load {
     }
 
     /// As [`Load::finish`], with the longest silence of any writer.
-    pub async fn finish_with_gap(self, url: &str) -> Finished {
-        let mut longest_gap = Duration::ZERO;
-        self.stop.store(true, Ordering::Relaxed);
-        let (mut acked, mut sent, mut reconnects): (Vec<Acked>, BTreeSet<_>, usize) =
-            Default::default();
-        for writer in self.writers {
-            let written = writer.await.expect("the writer ended well");
-            acked.extend(written.acked);
-            sent.extend(written.sent);
-            reconnects += written.reconnects;
-            longest_gap = longest_gap.max(written.longest_gap);
-        }
+    pub async fn finish_with_gap(mut self, url: &str) -> Finished {
+        let finished = self.stop_writers().await;
         let channel = raw::connect(url).await;
-        let mut seen = Vec::new();
+        let mut ends = Ends::new();
         for partition in 0..self.partitions {
             let records = raw::read_all(&channel, &self.topic, partition).await;
-            seen.extend(records.into_iter().map(|r| Seen {
+            let records = records.into_iter();
+            let records: Vec<_> = records
+                .map(|r| (r.offset, r.value.unwrap_or_default().to_vec()))
+                .collect();
+            ends.insert(
                 partition,
-                offset: r.offset,
-                value: r.value.unwrap_or_default().to_vec(),
-            }));
+                records.last().map_or(0, |(offset, _)| offset + 1),
+            );
+            self.recorder.end(partition, records);
         }
-        let findings = check(&acked, &seen, &sent);
+        self.ends.send_replace(Some(ends));
+        for reader in self.readers {
+            reader.await.expect("the reader ended well");
+        }
+        let findings = self.recorder.findings();
         assert!(
             findings.is_empty(),
             "{} findings, the first: {:#?}",
             findings.len(),
             &findings[..findings.len().min(5)]
         );
-        assert!(!acked.is_empty(), "nothing was acknowledged");
-        Finished {
-            acknowledged: acked.len(),
-            reconnects,
-            longest_gap,
+        assert!(finished.acknowledged > 0, "nothing was acknowledged");
+        finished
+    }
+
+    async fn stop_writers(&mut self) -> Finished {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut finished = Finished {
+            acknowledged: 0,
+            reconnects: 0,
+            longest_gap: Duration::ZERO,
+        };
+        for writer in self.writers.drain(..) {
+            let written = writer.await.expect("the writer ended well");
+            finished.acknowledged += written.acknowledged;
+            finished.reconnects += written.reconnects;
+            finished.longest_gap = finished.longest_gap.max(written.longest_gap);
         }
+        finished
     }
 }

@@ -118,13 +118,24 @@ pub fn numbered_batch(
     epoch: ProducerEpoch,
     base: Sequence,
 ) -> Bytes {
+    keyed_batch(None, values, id, epoch, base)
+}
+
+/// The same, every record with this key.
+pub fn keyed_batch(
+    key: Option<&[u8]>,
+    values: &[&[u8]],
+    id: ProducerId,
+    epoch: ProducerEpoch,
+    base: Sequence,
+) -> Bytes {
     let mut builder = BatchBuilder::new(Compression::None);
     if !id.is_none() {
         builder = builder.with_producer(id, epoch, base);
     }
     for value in values {
         builder
-            .push(TimestampMs(now_ms()), None, Some(value), [])
+            .push(TimestampMs(now_ms()), key, Some(value), [])
             .expect("a small record");
     }
     builder.build().expect("a batch")

@@ -1,10 +1,13 @@
 //! A producer that numbers its own batches and sends the same bytes again until
 //! they are acknowledged: what a careful client does, with generated stubs only.
 
-use crate::{Acked, raw};
+use crate::{
+    history::{Outcome, Recorder, Send},
+    raw,
+};
 use bytes::Bytes;
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -20,15 +23,14 @@ use tonic::{Streaming, transport::Endpoint};
 
 const IN_FLIGHT: usize = 4;
 const RECORDS: usize = 3;
+const KEYS: u64 = 2;
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// What a writer did.
 #[derive(Debug, Default)]
 pub struct Written {
-    /// In the order of sending.
-    pub acked: Vec<Acked>,
-    /// Every value that was ever sent.
-    pub sent: BTreeSet<Vec<u8>>,
+    /// Records.
+    pub acknowledged: usize,
     /// How often it had to connect again.
     pub reconnects: usize,
     /// The longest time between two acknowledgements.
@@ -37,16 +39,28 @@ pub struct Written {
 
 struct Pending {
     bytes: Bytes,
-    values: Vec<Vec<u8>>,
+    send: Send,
+}
+
+/// What a writer writes.
+#[derive(Clone, Debug)]
+pub struct WriterPlan {
+    /// Gateway that gives out producer ids.
+    pub identities: String,
+    /// Streams go to each in turn.
+    pub urls: Vec<String>,
+    pub topic: String,
+    pub partition: u32,
+    /// Its name in values and in the history; one of its own for each writer.
+    pub number: u32,
+    pub acks: Acks,
+    /// Where calls are written down.
+    pub recorder: Recorder,
 }
 
 /// One writer of one partition.
 pub struct Writer {
-    urls: Vec<String>,
-    topic: String,
-    partition: u32,
-    number: u32,
-    acks: Acks,
+    plan: WriterPlan,
     identity: (ProducerId, ProducerEpoch),
     sequence: Sequence,
     count: u64,
@@ -56,16 +70,9 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Gets a producer id through the gateway at `identities`; streams go to each of `urls` in turn.
-    pub async fn new(
-        identities: &str,
-        urls: Vec<String>,
-        topic: &str,
-        partition: u32,
-        number: u32,
-        acks: Acks,
-    ) -> Self {
-        let channel = raw::connect(identities).await;
+    /// Gets its producer id.
+    pub async fn new(plan: WriterPlan) -> Self {
+        let channel = raw::connect(&plan.identities).await;
         let request = v1::InitProducerRequest::default();
         let identity = ProducerServiceClient::new(channel)
             .init_producer(request)
@@ -74,11 +81,7 @@ impl Writer {
             .into_inner();
         let epoch = i16::try_from(identity.producer_epoch).expect("16 bits");
         Self {
-            urls,
-            topic: topic.into(),
-            partition,
-            number,
-            acks,
+            plan,
             identity: (ProducerId(identity.producer_id), ProducerEpoch(epoch)),
             sequence: Sequence(0),
             count: 0,
@@ -103,7 +106,7 @@ impl Writer {
                 assert!(
                     since.elapsed() < deadline,
                     "writer {}: {} batches unanswered {deadline:?} after the end",
-                    self.number,
+                    self.plan.number,
                     self.pending.len()
                 );
             }
@@ -112,27 +115,39 @@ impl Writer {
             }
             self.written.reconnects += 1;
         }
-        self.written
+        std::mem::take(&mut self.written)
     }
 
     fn next_batch(&mut self) {
+        let number = self.count;
+        self.count += 1;
         let values: Vec<Vec<u8>> = (0..RECORDS)
-            .map(|_| {
-                self.count += 1;
-                format!("w{}-{:08}", self.number, self.count).into_bytes()
-            })
+            .map(|i| format!("w{}-{number:08}-{i}", self.plan.number).into_bytes())
             .collect();
+        let key = format!("w{}-k{}", self.plan.number, number % KEYS).into_bytes();
         let slices: Vec<&[u8]> = values.iter().map(Vec::as_slice).collect();
-        let bytes = raw::numbered_batch(&slices, self.identity.0, self.identity.1, self.sequence);
+        let (id, epoch) = self.identity;
+        let bytes = raw::keyed_batch(Some(&key), &slices, id, epoch, self.sequence);
         self.sequence = self.sequence.plus(i32::try_from(RECORDS).expect("few"));
-        self.written.sent.extend(values.iter().cloned());
-        self.pending.push_back(Pending { bytes, values });
+        let now = self.plan.recorder.now();
+        let send = Send {
+            number,
+            client: self.plan.number,
+            partition: self.plan.partition,
+            key,
+            values,
+            lasting: self.plan.acks == Acks::All,
+            invoked: now,
+            completed: now,
+            outcome: Outcome::Unknown,
+        };
+        self.pending.push_back(Pending { bytes, send });
     }
 
     /// Opens a stream, sends everything unanswered again, goes on until it
     /// breaks (`Err`) or there is nothing left to do.
     async fn one_stream(&mut self, stop: &AtomicBool, progress: &AtomicU64) -> Result<(), String> {
-        let url = self.urls[self.written.reconnects % self.urls.len()].clone();
+        let url = self.plan.urls[self.written.reconnects % self.plan.urls.len()].clone();
         let endpoint = Endpoint::from_shared(url)
             .map_err(|e| e.to_string())?
             .connect_timeout(Duration::from_secs(1));
@@ -146,8 +161,8 @@ impl Writer {
             .map_err(|e| e.to_string())?
             .into_inner();
         let open = ProduceOpen {
-            acks: self.acks.into(),
-            client_id: format!("writer-{}", self.number),
+            acks: self.plan.acks.into(),
+            client_id: format!("writer-{}", self.plan.number),
             ..Default::default()
         };
         send(&requests, produce_request::Frame::Open(open)).await?;
@@ -163,8 +178,8 @@ impl Writer {
             while on_stream < self.pending.len() {
                 let batches = self.pending[on_stream].bytes.clone();
                 let frame = BatchFrame {
-                    topic: self.topic.clone(),
-                    partition: self.partition,
+                    topic: self.plan.topic.clone(),
+                    partition: self.plan.partition,
                     first_sequence: next_frame,
                     batches,
                     ..Default::default()
@@ -212,7 +227,7 @@ impl Writer {
                 assert!(
                     again,
                     "writer {}: {known:?}: {}",
-                    self.number, error.message
+                    self.plan.number, error.message
                 );
                 Err(error.message)
             }
@@ -234,16 +249,22 @@ impl Writer {
         );
         self.written.longest_gap = self.written.longest_gap.max(self.last_ack.elapsed());
         self.last_ack = Instant::now();
-        for (i, value) in done.values.into_iter().enumerate() {
-            let offset = base + i64::try_from(i).expect("few");
-            self.written.acked.push(Acked {
-                partition: self.partition,
-                offset,
-                writer: self.number,
-                value,
-            });
-        }
+        self.written.acknowledged += done.send.values.len();
+        self.plan.recorder.send(Send {
+            completed: self.plan.recorder.now(),
+            outcome: Outcome::Ok { base },
+            ..done.send
+        });
         progress.fetch_add(RECORDS as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Writer {
+    /// What was sent and not answered may have happened.
+    fn drop(&mut self) {
+        for pending in self.pending.drain(..) {
+            self.plan.recorder.send(pending.send);
+        }
     }
 }
 
