@@ -10,6 +10,7 @@ mod assign;
 mod assigner;
 mod controllers;
 mod follow;
+mod health;
 mod identity;
 mod session;
 

@@ -18,10 +18,11 @@ mod watchers;
 mod tests;
 
 pub use command::{
-    AppendRequest, Command, Following, Leadership, LoopHandle, Opened, ProposalAnswer, Reservation,
+    AppendRequest, CaughtUp, Command, Following, Leadership, LoopHandle, Opened, ProposalAnswer,
+    Reservation,
 };
 pub use completion::{AppendRefusal, Completion, Completions, Outcome};
 pub use event_loop::{LoopSettings, spawn_loop};
-pub use handle::{PartitionHandle, Registry};
+pub use handle::{Cuts, LogCut, PartitionHandle, Registry};
 pub use rounds::{FlushKind, Flushed};
 pub use watchers::{StreamWaker, Watcher};
