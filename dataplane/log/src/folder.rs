@@ -239,12 +239,17 @@ impl LogFolder {
         self.failed.read().clone()
     }
 
-    /// Marks the folder failed; the first reason stays.
+    /// Marks the folder failed; the first reason stays. The next process finds it
+    /// unclean although the machine did not go down: nobody knows what of the page
+    /// cache reached the disk.
     pub fn fail(&self, why: &str) {
         let mut failed = self.failed.write();
         if failed.is_none() {
             tracing::error!(folder = %self.root.display(), why, "log folder failed");
             *failed = Some(why.to_owned());
+            if let Err(error) = marker::forget_running(&*self.fs, &self.root) {
+                tracing::error!(folder = %self.root.display(), %error, "a failed log folder cannot be marked so: before this process is started again, remove the file `running` there");
+            }
         }
         self.has_failed.store(true, Ordering::Release);
     }

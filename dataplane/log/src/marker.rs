@@ -23,8 +23,8 @@ pub enum Boot {
     Clean,
     /// The last process died, the machine did not: the page cache is whole.
     SameBoot,
-    /// The machine went down or the disk was mounted again: everything above
-    /// the recorded flushed ends is suspect.
+    /// The machine went down, the disk was mounted again, or it answered with an
+    /// error: everything above the recorded flushed ends is suspect.
     Unclean,
 }
 
@@ -55,6 +55,15 @@ pub(crate) fn write_running(fs: &dyn LogFs, root: &Path, marker: &MarkerFile) ->
 pub(crate) fn write_clean(fs: &dyn LogFs, root: &Path, marker: &MarkerFile) -> io::Result<()> {
     sidecar::replace(fs, &root.join(CLEAN), marker)?;
     remove(fs, root, RUNNING)
+}
+
+/// The folder is found unclean from now on. Not durable: a machine that goes
+/// down leaves it unclean anyway.
+pub(crate) fn forget_running(fs: &dyn LogFs, root: &Path) -> io::Result<()> {
+    match fs.remove_file(&root.join(RUNNING)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
 }
 
 fn remove(fs: &dyn LogFs, root: &Path, name: &str) -> io::Result<()> {

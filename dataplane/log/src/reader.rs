@@ -96,6 +96,11 @@ impl LogReader {
         }
     }
 
+    /// Bytes of its segments, as far as they are known.
+    pub fn size_bytes(&self) -> u64 {
+        self.segments.read().iter().map(|view| view.size()).sum()
+    }
+
     /// The largest leader epoch at or below `epoch` in the log, and the end
     /// (exclusive) of its batches: where a reader with `epoch` parts from this log.
     pub fn epoch_end_offset(&self, epoch: LeaderEpoch) -> (LeaderEpoch, Offset) {

@@ -20,6 +20,7 @@ mod fault;
 mod follower;
 mod leader;
 mod replica;
+mod throttle;
 mod waiters;
 
 pub use check::{Broken, Positions};
@@ -34,6 +35,7 @@ pub use leader::{
     NotAdmitted, Proposal, ProposalId, Role, Timings,
 };
 pub use replica::{ReplicaEnds, Report, SessionTag};
+pub use throttle::Throttle;
 pub use waiters::{Failure, Reached, Waiter};
 
 /// A monotonic clock's milliseconds, counting suspend; never a wall clock.

@@ -11,6 +11,7 @@
 //! partition/<topic id>/<10 digits>   the atomic unit: leader, epochs, replica sets
 //! tombstone/<topic id>               a deleted topic, until every replica's node confirmed
 //! producer-ids                       the next producer-id block
+//! balance                            the cluster is being balanced
 //! ```
 
 use crate::KeyRange;
@@ -28,6 +29,7 @@ pub enum Key {
     Partition(TopicPartition),
     Tombstone(TopicId),
     ProducerIds,
+    Balance,
 }
 
 const NODE: &str = "node/";
@@ -49,6 +51,7 @@ impl Key {
             }
             Self::Tombstone(id) => format!("{TOMBSTONE}{id}").into(),
             Self::ProducerIds => "producer-ids".into(),
+            Self::Balance => "balance".into(),
         }
     }
 
@@ -59,6 +62,7 @@ impl Key {
             "election" => Self::Election,
             "cluster" => Self::Cluster,
             "producer-ids" => Self::ProducerIds,
+            "balance" => Self::Balance,
             _ => Self::parse_prefixed(text)?,
         };
         (parsed.encode() == key).then_some(parsed)
@@ -127,6 +131,7 @@ mod tests {
             Just(Key::Election),
             Just(Key::Cluster),
             Just(Key::ProducerIds),
+            Just(Key::Balance),
             any::<u32>().prop_map(|id| Key::Node(NodeId(id))),
             topic.clone().prop_map(Key::Topic),
             topic.clone().prop_map(Key::Tombstone),

@@ -4,14 +4,30 @@ use crate::{
     args::{Globals, NamedPartition, NodeCommand, PartitionCommand},
     connect,
     failure::Failure,
-    out, shapes, text,
+    out,
+    progress::{self, Estimate},
+    shapes, text,
 };
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 use talweg_client::Client;
 use talweg_kit::errors::Refusal;
 use talweg_proto::v1;
 
-const MOVE_COLUMNS: &[&str] = &["topic", "partition", "from", "to", "reassignment_id"];
+const MOVE_COLUMNS: &[&str] = &[
+    "topic",
+    "partition",
+    "from",
+    "to",
+    "bytes_done",
+    "bytes_total",
+    "throttle_bytes_per_second",
+    "reassignment_id",
+];
+/// A move is looked at so often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looks in a row that may fail.
+const TROUBLE_MAX: u32 = 10;
 
 /// Runs a node command.
 pub async fn node(globals: &Globals, command: NodeCommand) -> Result<(), Failure> {
@@ -51,7 +67,8 @@ pub async fn partition(globals: &Globals, command: PartitionCommand) -> Result<(
             partition,
             to,
             throttle,
-        } => reassign(globals, &client, partition, to, throttle).await,
+            wait,
+        } => reassign(globals, &client, partition, to, throttle, wait).await,
         PartitionCommand::Status => {
             let moves: Vec<_> = moves(&client).await?.iter().map(shape).collect();
             let value = json!({ "reassignments": moves });
@@ -70,6 +87,7 @@ async fn reassign(
     partition: NamedPartition,
     to: Vec<u32>,
     throttle_bytes_per_second: u64,
+    wait: bool,
 ) -> Result<(), Failure> {
     let NamedPartition { topic, partition } = partition;
     let request = v1::ReassignPartitionRequest {
@@ -79,15 +97,55 @@ async fn reassign(
         throttle_bytes_per_second,
     };
     let begun = client.admin().reassign_partition(request).await?;
+    if wait {
+        follow(client, &begun.reassignment_id).await?;
+    }
     let value = json!({
         "reassignment_id": text::id(&begun.reassignment_id),
         "topic": topic,
         "partition": partition,
         "to": to,
+        "done": wait,
     });
-    out::print(globals.json, &value, || {
-        format!("moving {topic}:{partition} to {to:?}; see: talweg partition status\n")
+    out::print(globals.json, &value, || match wait {
+        true => format!("{topic}:{partition} is on {to:?}\n"),
+        false => format!("moving {topic}:{partition} to {to:?}; see: talweg partition status\n"),
     })
+}
+
+/// Shows progress until the move is no longer under way.
+async fn follow(client: &Client, id: &[u8]) -> Result<(), Failure> {
+    let (started, mut estimate) = (Instant::now(), Estimate::default());
+    let mut trouble = 0;
+    loop {
+        match moves(client).await {
+            Ok(listed) => {
+                trouble = 0;
+                let Some(moving) = listed.iter().find(|moving| moving.reassignment_id == id) else {
+                    return Ok(());
+                };
+                show(moving, started.elapsed(), &mut estimate);
+            }
+            // A controller fails over meanwhile; each try has waited already.
+            Err(refusal) if refusal.is_retriable() && trouble < TROUBLE_MAX => trouble += 1,
+            Err(refusal) => return Err(refusal.into()),
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn show(moving: &v1::Reassignment, now: Duration, estimate: &mut Estimate) {
+    let (Some(done), Some(total)) = (moving.bytes_done, moving.bytes_total) else {
+        eprintln!("a node does not say how far it is");
+        return;
+    };
+    let left = estimate.left(now, total.saturating_sub(done));
+    eprintln!(
+        "{} of {}, {} to go",
+        progress::bytes(done),
+        progress::bytes(total),
+        progress::clock(left)
+    );
 }
 
 async fn moves(client: &Client) -> Result<Vec<v1::Reassignment>, Refusal> {
@@ -98,13 +156,18 @@ async fn moves(client: &Client) -> Result<Vec<v1::Reassignment>, Refusal> {
     Ok(listed.reassignments)
 }
 
-fn shape(moving: &v1::Reassignment) -> Value {
+/// A move; one that is only planned has no id. What is not known is null.
+pub fn shape(moving: &v1::Reassignment) -> Value {
+    let id = Some(text::id(&moving.reassignment_id)).filter(|id| !id.is_empty());
     json!({
-        "reassignment_id": text::id(&moving.reassignment_id),
+        "reassignment_id": id,
         "topic": moving.topic,
         "partition": moving.partition,
         "from": moving.from,
         "to": moving.to,
+        "bytes_done": moving.bytes_done,
+        "bytes_total": moving.bytes_total,
+        "throttle_bytes_per_second": moving.throttle_bytes_per_second,
     })
 }
 

@@ -6,6 +6,7 @@
 
 mod admin;
 pub mod args;
+mod balance;
 mod bench;
 mod connect;
 mod consume;
@@ -17,6 +18,7 @@ pub mod flights;
 mod log;
 mod out;
 mod produce;
+mod progress;
 mod run;
 mod shapes;
 mod text;

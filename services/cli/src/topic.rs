@@ -2,7 +2,7 @@
 
 use crate::{
     args::{AlterArgs, ClusterCommand, CreateArgs, Globals, Pair, TopicCommand},
-    connect,
+    balance, connect,
     failure::Failure,
     out, shapes, text,
 };
@@ -18,22 +18,38 @@ const PARTITION_COLUMNS: &[&str] = &[
     "leader_epoch",
     "replicas",
     "in_sync",
+    "eligible",
+    "last_in_sync",
     "log_start_offset",
     "last_stable_offset",
     "high_watermark",
     "log_end_offset",
     "flushed_end_offset",
 ];
+const REPLICA_COLUMNS: &[&str] = &[
+    "partition",
+    "node",
+    "in_sync",
+    "log_start_offset",
+    "high_watermark",
+    "log_end_offset",
+    "flushed_end_offset",
+    "last_caught_up_ms",
+    "size_bytes",
+    "trouble",
+];
 const TOPIC_COLUMNS: &[&str] = &["name", "partition_count", "replication_factor", "topic_id"];
 const KEY_COLUMNS: &[&str] = &["name", "type", "unit", "default", "range", "meaning"];
 const NODE_COLUMNS: &[&str] = &[
     "plane",
     "node_id",
+    "rack",
     "alive",
-    "draining",
+    "drain",
     "leaders",
     "replicas",
     "incarnation",
+    "free_bytes",
     "grpc",
     "http",
     "version",
@@ -54,7 +70,13 @@ pub async fn run(globals: &Globals, command: TopicCommand) -> Result<(), Failure
 
 /// Runs a cluster command.
 pub async fn cluster(globals: &Globals, command: ClusterCommand) -> Result<(), Failure> {
-    let ClusterCommand::Describe = command;
+    match command {
+        ClusterCommand::Describe => describe_cluster(globals).await,
+        ClusterCommand::Balance(args) => balance::run(globals, args).await,
+    }
+}
+
+async fn describe_cluster(globals: &Globals) -> Result<(), Failure> {
     let described = connect::client(globals)?.cluster().await?;
     let value = shapes::cluster(&described);
     out::print(globals.json, &value, || {
@@ -64,7 +86,7 @@ pub async fn cluster(globals: &Globals, command: ClusterCommand) -> Result<(), F
             described.controller_address,
             described.revision
         );
-        head + &shapes::table(NODE_COLUMNS, rows(&value["nodes"]))
+        head + &shapes::table(NODE_COLUMNS, rows(&value["nodes"])) + &shapes::trouble(&described)
     })
 }
 
@@ -141,7 +163,28 @@ async fn describe(globals: &Globals, client: &Client, name: &str) -> Result<(), 
             value["config"]
         );
         head + &shapes::table(PARTITION_COLUMNS, rows(&value["partitions"]))
+            + "\n"
+            + &replicas_text(rows(&value["partitions"]))
     })
+}
+
+/// The replicas of all partitions, then what is out of the ordinary.
+fn replicas_text(partitions: &[Value]) -> String {
+    let (mut table, mut notes) = (Vec::new(), String::new());
+    for partition in partitions {
+        let number = &partition["partition"];
+        for replica in rows(&partition["replicas_detail"]) {
+            let mut row = replica.clone();
+            row["partition"] = number.clone();
+            row["trouble"] = match &replica["failure"] {
+                Value::Null => replica["unknown"].clone(),
+                failure => failure.clone(),
+            };
+            table.push(row);
+        }
+        notes += &shapes::partition_notes(partition);
+    }
+    shapes::table(REPLICA_COLUMNS, &table) + &notes
 }
 
 async fn delete(globals: &Globals, client: &Client, name: &str) -> Result<(), Failure> {

@@ -4,6 +4,7 @@
 use crate::{Again, Client};
 use talweg_kit::errors::Refusal;
 use talweg_proto::v1::{self, cluster_service_client::ClusterServiceClient};
+use tonic::Streaming;
 
 /// Operators' calls of a [`Client`].
 pub struct Admin<'a>(&'a Client);
@@ -59,4 +60,22 @@ impl Admin<'_> {
         /// Elects a leader now.
         elect_leader, ElectLeaderRequest, ElectLeaderResponse
     );
+
+    /// Plans, begins, joins or stops a balancing. One that is executed tells its
+    /// progress until it is done; the stream breaks with the controller, and the
+    /// same call joins the next one.
+    ///
+    /// # Errors
+    /// The controller's refusal, or UNAVAILABLE without one.
+    pub async fn balance_cluster(
+        &self,
+        request: v1::BalanceClusterRequest,
+    ) -> Result<Streaming<v1::BalanceClusterResponse>, Refusal> {
+        let call = |channel, request| async move {
+            ClusterServiceClient::new(channel)
+                .balance_cluster(request)
+                .await
+        };
+        self.0.call(Again::Safe, request, call).await
+    }
 }

@@ -19,6 +19,10 @@ pub struct PartitionView {
     pub leader_epoch: LeaderEpoch,
     pub replicas: Vec<u32>,
     pub in_sync: Vec<u32>,
+    /// The rest only controllers tell.
+    pub eligible: Vec<u32>,
+    pub last_in_sync: Vec<u32>,
+    pub recovered: Option<v1::RecoveredDescription>,
 }
 
 /// A topic with its partitions.
@@ -183,6 +187,7 @@ impl View {
                     leader_epoch: LeaderEpoch(partition.leader_epoch),
                     replicas: partition.replicas,
                     in_sync: partition.in_sync,
+                    ..PartitionView::default()
                 };
                 self.set_partition(id, partition.partition, state);
             }

@@ -2,7 +2,7 @@
 //! metastore. One protobuf message a key, see `talweg.records.v1`.
 
 use crate::core::{
-    Change, Cluster, Life, Move, Node, Partition, Recovered, Tombstone, Topic, Value,
+    Balance, Change, Cluster, Life, Move, Node, Partition, Recovered, Tombstone, Topic, Value,
 };
 use prost::{Message, bytes::Bytes};
 use std::collections::BTreeSet;
@@ -40,6 +40,13 @@ pub fn encode(value: &Value, key: &Key) -> Bytes {
             name: tombstone.name.clone(),
             pending_nodes: tombstone.pending.iter().map(|node| node.0).collect(),
             deleted_ms: tombstone.deleted.0,
+        }
+        .encode_to_vec(),
+        Value::Balance(balance) => stored::BalanceRecord {
+            id: uuid(balance.id),
+            throttle_bytes_per_second: balance.throttle,
+            started_ms: balance.started.0,
+            moves_total: balance.moves_total,
         }
         .encode_to_vec(),
         Value::ProducerIds(next) => stored::ProducerIdsRecord { next: *next }.encode_to_vec(),
@@ -152,6 +159,7 @@ pub fn decode(key: &[u8], value: &Bytes) -> Result<Option<Change>, DamagedRecord
             .ok_or("not an id"),
         Key::Partition(_) => message(value).and_then(decode_partition),
         Key::Tombstone(_) => message(value).map(decode_tombstone),
+        Key::Balance => message(value).and_then(decode_balance),
         Key::ProducerIds => {
             message(value).map(|record: stored::ProducerIdsRecord| Value::ProducerIds(record.next))
         }
@@ -259,6 +267,15 @@ fn decode_tombstone(record: stored::TombstoneRecord) -> Value {
     })
 }
 
+fn decode_balance(record: stored::BalanceRecord) -> Decoded<Value> {
+    Ok(Value::Balance(Balance {
+        id: read_uuid(&record.id)?,
+        throttle: record.throttle_bytes_per_second,
+        started: TimestampMs(record.started_ms),
+        moves_total: record.moves_total,
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -342,6 +359,15 @@ mod tests {
             (Key::Partition(tp), Value::Partition(partition)),
             (Key::Tombstone(id), Value::Tombstone(tombstone)),
             (Key::ProducerIds, Value::ProducerIds(1000)),
+            (
+                Key::Balance,
+                Value::Balance(Balance {
+                    id: Uuid::from_u128(9),
+                    throttle: 1 << 20,
+                    started: TimestampMs(3),
+                    moves_total: 12,
+                }),
+            ),
         ]
     }
 

@@ -18,7 +18,7 @@ use talweg_proto::{
         controller_service_client::ControllerServiceClient, node_session_request,
         node_session_response, watch_cluster_response::Update,
     },
-    v1::{Plane, error_detail::Details},
+    v1::{self, Plane, error_detail::Details},
 };
 use talweg_types::{LeaderEpoch, NodeId, TopicId};
 use tokio::sync::mpsc;
@@ -175,6 +175,13 @@ fn set_partition(view: &mut View, state: PartitionState) {
         leader_epoch: LeaderEpoch(state.leader_epoch),
         replicas: state.replicas,
         in_sync: state.in_sync,
+        eligible: state.eligible,
+        last_in_sync: state.last_in_sync,
+        recovered: state.recovered.map(|recovered| v1::RecoveredDescription {
+            leader_epoch: recovered.leader_epoch,
+            unclean: recovered.unclean,
+            time_ms: recovered.time_ms,
+        }),
     };
     view.set_partition(id, state.partition, partition);
 }

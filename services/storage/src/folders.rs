@@ -157,6 +157,7 @@ impl Folders {
                 free_bytes: space.free_bytes,
                 total_bytes: space.total_bytes,
                 failure: folder.failed().unwrap_or_default(),
+                full: folder.is_full(),
             }
         };
         self.list.iter().map(describe).collect()

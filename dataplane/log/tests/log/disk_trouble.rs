@@ -241,6 +241,10 @@ fn a_failed_flush_fails_the_folder_for_good_and_is_never_retried() {
         );
         log.check().expect("invariants");
         drop(log);
+        // The machine is the same, and what its page cache says of this disk is
+        // nothing to go by.
+        let node = node.killed();
+        assert_eq!(node.folder.boot(), talweg_log::Boot::Unclean);
         // A restart believes only what was promised before.
         let node = node.power_lost();
         let (log, _) = node.recover(config());

@@ -59,6 +59,20 @@ impl<W> Leader<W> {
         self.behind().filter(late).map(|(node, _)| node).collect()
     }
 
+    /// When each follower that has spoken in this epoch last was known to hold all
+    /// that this leader held; of one that stands at the end: now.
+    pub fn caught_up(&self, now: MonotonicMs) -> Vec<(NodeId, MonotonicMs)> {
+        let end = self.own_ends().log_end;
+        let others = self.replicas.iter().filter(|(node, _)| **node != self.node);
+        let when = |replica: &crate::replica::Replica| match replica.counted() >= end {
+            true => now,
+            false => replica.caught_up(),
+        };
+        others
+            .map(|(node, replica)| (*node, when(replica)))
+            .collect()
+    }
+
     /// In-sync followers that do not stand at the end, and when they last did.
     /// Positions are counted ends: on `synced` partitions one whose flush hangs
     /// must not hold the watermark for ever.

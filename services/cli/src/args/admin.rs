@@ -42,7 +42,11 @@ pub struct NamedPartition {
 #[derive(Subcommand, Debug)]
 pub enum PartitionCommand {
     /// Move a partition's replicas to other nodes; it is served meanwhile.
-    #[command(after_help = "Example:\n  talweg partition reassign orders:0 --to 1,2,4")]
+    #[command(after_help = "\
+The same move given again with another --throttle takes it from then on.
+
+Example:
+  talweg partition reassign orders:0 --to 1,2,4 --throttle 50000000 --wait")]
     Reassign {
         /// The partition, as TOPIC:NUMBER.
         #[arg(value_name = "TOPIC:P", value_parser = named_partition)]
@@ -50,9 +54,12 @@ pub enum PartitionCommand {
         /// Ids of the nodes that shall hold it; the first one is the preferred leader.
         #[arg(long, value_name = "ID,...", value_delimiter = ',', required = true)]
         to: Vec<u32>,
-        /// Bytes per second that the copy may take; 0 is no limit.
+        /// Bytes per second that the copy to each new node may take; 0 is no limit.
         #[arg(long, value_name = "BYTES_PER_S", default_value_t = 0)]
         throttle: u64,
+        /// Show progress and return when it is done.
+        #[arg(long)]
+        wait: bool,
     },
     /// Show the moves that are under way.
     #[command(after_help = "Example:\n  talweg partition status --json")]

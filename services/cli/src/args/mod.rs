@@ -102,6 +102,31 @@ pub enum ClusterCommand {
     /// Show the controller and every registered node.
     #[command(after_help = "Example:\n  talweg cluster describe --json")]
     Describe,
+    /// Even out replicas and leaders over nodes and racks.
+    Balance(BalanceArgs),
+}
+
+/// How to balance.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "\
+Replicas go onto new nodes and off draining ones; each partition stays in as many racks as it can.
+It goes on when this command is stopped, and over a change of controllers; given again it joins.
+
+Example:
+  talweg cluster balance --execute --throttle 50000000")]
+pub struct BalanceArgs {
+    /// Show the moves and their bytes, and change nothing [default].
+    #[arg(long)]
+    pub plan: bool,
+    /// Carry the moves out, a few at a time, and show progress.
+    #[arg(long, conflicts_with = "plan")]
+    pub execute: bool,
+    /// Begin no more moves; those under way go on.
+    #[arg(long, conflicts_with_all = ["plan", "execute", "throttle"])]
+    pub stop: bool,
+    /// Bytes per second of all copies together; 0 is no limit.
+    #[arg(long, value_name = "BYTES_PER_S", default_value_t = 0)]
+    pub throttle: u64,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What operators ask of the cluster.
 
 use super::requests::uuid;
-use crate::core::{ElectLeader, Reassign, Request};
+use crate::core::{BalanceCluster, ElectLeader, Reassign, Request};
 use talweg_kit::errors::Refusal;
 use talweg_proto::v1;
 use talweg_types::{NodeId, PartitionIndex, limits};
@@ -21,12 +21,6 @@ pub fn reassign(request: v1::ReassignPartitionRequest) -> Result<Request, Refusa
         let reason = format!("at most {limit} nodes, not {count}");
         return Err(Refusal::invalid("to", reason));
     }
-    if request.throttle_bytes_per_second > 0 {
-        // Taken and not kept, a limit would be worse than none.
-        return Err(Refusal::not_built(
-            "a reassignment cannot be throttled in this version; give 0 for no limit",
-        ));
-    }
     Ok(Request::Reassign(Reassign {
         topic: request.topic,
         partition: PartitionIndex(request.partition),
@@ -39,4 +33,18 @@ pub fn reassign(request: v1::ReassignPartitionRequest) -> Result<Request, Refusa
 pub fn cancel(request: &v1::CancelReassignmentRequest) -> Result<Request, Refusal> {
     let id = uuid("reassignment_id", &request.reassignment_id)?;
     Ok(Request::CancelMove { id })
+}
+
+pub fn balance(request: &v1::BalanceClusterRequest) -> Request {
+    Request::Balance(BalanceCluster {
+        throttle: Some(request.throttle_bytes_per_second),
+        id: Uuid::new_v4(),
+    })
+}
+
+pub fn stop_balance() -> Request {
+    Request::Balance(BalanceCluster {
+        throttle: None,
+        id: Uuid::nil(),
+    })
 }

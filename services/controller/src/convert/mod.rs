@@ -6,12 +6,13 @@ mod refusals;
 mod requests;
 mod view;
 
-pub use cluster::{cancel, elect, reassign};
+pub use cluster::{balance, cancel, elect, reassign, stop_balance};
 pub use in_sync::{alter_in_sync, ask_ends, in_sync_results, replica_ends};
 pub use refusals::refusal;
 pub use requests::{
-    alter, confirm, create, delete, folder_statuses, registered, registration, topic_id,
+    alter, confirm, create, delete, folder_statuses, health, registered, registration, topic_id,
 };
 pub use view::{
-    delta, describe_cluster, describe_topic, partition, reassignments, snapshot, topic, topics,
+    balance_progress, delta, describe_cluster, describe_topic, partition, reassignments, snapshot,
+    topic, topics,
 };

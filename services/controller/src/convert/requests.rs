@@ -1,7 +1,7 @@
 //! Requests and frames from outside, checked for form; the core checks sense.
 
 use crate::core::{
-    AlterTopic, CreateTopic, DeleteTopic, FolderStatus, Plane, Registration, Request,
+    AlterTopic, CreateTopic, DeleteTopic, FolderStatus, Health, Plane, Registration, Request,
 };
 use prost::bytes::Bytes;
 use std::collections::BTreeSet;
@@ -13,6 +13,8 @@ use uuid::Uuid;
 /// Topics in one confirmation, folders of one node, bytes of a text field.
 const CONFIRM_MAX: usize = 10_000;
 const FOLDERS_MAX: usize = 64;
+/// Replicas that one node may name; far above what one may hold.
+const REPLICAS_MAX: usize = 100_000;
 const TEXT_BYTES_MAX: usize = 1_024;
 
 pub(super) fn uuid(field: &str, bytes: &Bytes) -> Result<Uuid, Refusal> {
@@ -167,9 +169,32 @@ pub fn folder_statuses(folders: Vec<v1::FolderDescription>) -> Vec<FolderStatus>
             free_bytes: folder.free_bytes,
             total_bytes: folder.total_bytes,
             failure: folder.failure,
+            full: folder.full,
         })
     });
     known.collect()
+}
+
+/// Replicas that fail or have no room; what has no id is left out.
+pub fn health(frame: wire::ReplicaHealth) -> Health {
+    Health {
+        failed: replicas(frame.failed),
+        full: replicas(frame.full),
+    }
+}
+
+fn replicas(topics: Vec<wire::ReplicasOfTopic>) -> BTreeSet<TopicPartition> {
+    let each = topics.into_iter().flat_map(|of| {
+        let topic_id = TopicId::from_slice(&of.topic_id);
+        let tp = move |partition| {
+            Some(TopicPartition {
+                topic_id: topic_id?,
+                partition: PartitionIndex(partition),
+            })
+        };
+        of.partitions.into_iter().filter_map(tp)
+    });
+    each.take(REPLICAS_MAX).collect()
 }
 
 /// The answer to a registration.

@@ -262,6 +262,16 @@ pub fn describe_topic(core: &Core, topic_id: TopicId) -> Option<v1::DescribeTopi
         replicas: ids(&partition.replicas),
         in_sync: ids(&partition.in_sync),
         bounds: None,
+        eligible: ids(&partition.eligible),
+        last_in_sync: ids(&partition.last_in_sync),
+        recovered: partition
+            .recovered
+            .map(|recovered| v1::RecoveredDescription {
+                leader_epoch: recovered.epoch.0,
+                unclean: recovered.unclean,
+                time_ms: recovered.time.0,
+            }),
+        replicas_detail: Vec::new(),
     });
     Some(v1::DescribeTopicResponse {
         topic: Some(topic(topic_id, visible)),
@@ -312,6 +322,7 @@ fn describe_node(
             failure: status
                 .map(|status| status.failure.clone())
                 .unwrap_or_default(),
+            full: status.is_some_and(|status| status.full),
         }
     };
     v1::NodeDescription {
@@ -342,6 +353,7 @@ pub fn reassignments(core: &Core) -> Vec<v1::Reassignment> {
             partition: tp.partition.0,
             from: ids(&moving.from),
             to: ids(&moving.to),
+            throttle_bytes_per_second: moving.throttle,
             ..v1::Reassignment::default()
         };
         Some((moving.started, shown))
@@ -349,4 +361,34 @@ pub fn reassignments(core: &Core) -> Vec<v1::Reassignment> {
     let mut moves: Vec<_> = moves.collect();
     moves.sort_by_key(|(started, _)| *started);
     moves.into_iter().map(|(_, shown)| shown).collect()
+}
+
+/// Moves under way, then those planned; `total` is the number that was planned
+/// when the balancing began, as far as the caller knows.
+pub fn balance_progress(core: &Core, total: u32) -> v1::BalanceClusterResponse {
+    let progress = core.balance_progress();
+    let planned = progress.planned.iter().filter_map(|planned| {
+        let topic = &core.view().topics.get(&planned.tp.topic_id)?.value;
+        Some(v1::Reassignment {
+            topic: topic.name.clone(),
+            partition: planned.tp.partition.0,
+            from: ids(&planned.from),
+            to: ids(&planned.to),
+            ..v1::Reassignment::default()
+        })
+    });
+    let mut moves = reassignments(core);
+    if !progress.running {
+        // What others move is not ours.
+        moves.clear();
+    }
+    moves.extend(planned);
+    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let (left, total) = (count(moves.len()), total.max(count(progress.moves_total)));
+    v1::BalanceClusterResponse {
+        moves_total: total.max(left),
+        moves_done: total.saturating_sub(left),
+        done: !progress.running && moves.is_empty(),
+        moves,
+    }
 }

@@ -1,5 +1,5 @@
 //! Where leaderships belong: with the preferred replica, a while after it is in
-//! sync again; away from nodes that are being drained, at once. A bounded
+//! sync again; away from nodes that are being drained or have no room, at once. A bounded
 //! number moves per tick, each to a replica that is in sync and alive.
 
 use super::{
@@ -24,7 +24,7 @@ impl Core {
     /// A partition has changed: is it led where it belongs?
     pub(super) fn note_due(&mut self, now: Duration, tp: TopicPartition) {
         let stored = self.view.partitions.get(&tp).map(|stored| &stored.value);
-        let wait = stored.and_then(|partition| match self.is_draining(partition.leader) {
+        let wait = stored.and_then(|partition| match self.avoids(tp, partition.leader) {
             true => Some(Duration::ZERO),
             false => {
                 let preferred = partition.replicas.first()?;
@@ -65,28 +65,30 @@ impl Core {
     fn led_better(&self, tp: TopicPartition) -> Option<Change> {
         let before = &self.view.partitions.get(&tp)?.value;
         self.rules(tp.topic_id)?;
-        self.led_by(tp, before, self.better_leader(before)?)
+        self.led_by(tp, before, self.better_leader(tp, before)?)
     }
 
     fn led_by(&self, tp: TopicPartition, before: &Partition, leader: NodeId) -> Option<Change> {
         let mut next = before.clone();
-        next.lead(Some((leader, self.alive(leader)?)));
+        next.lead(Some((leader, self.able(tp, leader)?)));
         Some(put(tp, next.after(before)?))
     }
 
-    fn may_lead(&self, partition: &Partition, node: NodeId) -> bool {
+    fn may_lead(&self, tp: TopicPartition, partition: &Partition, node: NodeId) -> bool {
         let live = |s: &super::Session| s.state == SessionState::Live;
-        partition.in_sync.contains(&node) && self.session(node).is_some_and(live)
+        partition.in_sync.contains(&node)
+            && self.session(node).is_some_and(live)
+            && !self.has_failed(tp, node)
     }
 
     /// Who should lead instead of the present leader.
-    fn better_leader(&self, partition: &Partition) -> Option<NodeId> {
+    fn better_leader(&self, tp: TopicPartition, partition: &Partition) -> Option<NodeId> {
         let leader = partition.leader;
         if leader.is_none() {
             return None;
         }
-        let good = |node: &NodeId| self.may_lead(partition, *node) && !self.is_draining(*node);
-        match self.is_draining(leader) {
+        let good = |node: &NodeId| self.may_lead(tp, partition, *node) && !self.avoids(tp, *node);
+        match self.avoids(tp, leader) {
             true => partition.replicas.iter().copied().find(good),
             false => {
                 let preferred = partition.replicas.first().copied();
@@ -219,7 +221,7 @@ impl Core {
                     return elected;
                 }
                 let change = self
-                    .may_lead(before, preferred)
+                    .may_lead(tp, before, preferred)
                     .then(|| self.led_by(tp, before, preferred));
                 let change = change.flatten().ok_or_else(|| Refusal::NoLeader {
                     reason: format!("the preferred replica, on node {preferred}, is not in sync"),
@@ -249,7 +251,7 @@ impl Core {
         let anyone = before
             .replicas
             .iter()
-            .any(|node| self.alive(*node).is_some());
+            .any(|node| self.able(tp, *node).is_some());
         match self.unclean(now, tp, before, last) {
             Some(change) => Ok(Next::Write(vec![change])),
             None if !last && anyone => Ok(Next::Wait),

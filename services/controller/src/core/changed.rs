@@ -49,7 +49,11 @@ impl Changed {
                 Key::Partition(tp) => drop(self.partitions.insert(*tp)),
                 Key::Tombstone(id) => drop(self.tombstones.insert(*id)),
                 Key::Node(id) => drop(self.nodes.insert(*id)),
-                Key::Election | Key::Cluster | Key::TopicName(_) | Key::ProducerIds => {}
+                Key::Election
+                | Key::Cluster
+                | Key::TopicName(_)
+                | Key::ProducerIds
+                | Key::Balance => {}
             }
         }
     }

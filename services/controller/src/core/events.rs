@@ -19,6 +19,9 @@ impl Core {
         if self.view.moving().next().is_some() {
             self.jobs.urgent(Job::Reassign);
         }
+        if self.view.balance.is_some() {
+            self.jobs.urgent(Job::Rebalance);
+        }
     }
 
     /// A storage node may be dead; nobody depends on others.

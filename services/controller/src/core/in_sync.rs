@@ -192,6 +192,9 @@ impl Core {
             if !partition.replicas.contains(node) {
                 return Err(format!("members: node {node} is no replica"));
             }
+            if self.has_failed(proposal.partition, *node) {
+                return Err(format!("members: the replica of node {node} has failed"));
+            }
             self.check_member(partition, *node, *incarnation)?;
         }
         Ok(())

@@ -36,6 +36,8 @@ pub enum Job {
     Balance { done: bool },
     /// Ends reassignments whose new replicas are in sync.
     Reassign,
+    /// Begins the next moves of a balancing.
+    Rebalance,
     /// A request; what it has found out so far is kept in `progress`.
     Request {
         call: CallId,
@@ -79,7 +81,10 @@ impl Job {
 
     /// Gives way after each of its transactions: a death is more urgent.
     fn gives_way(&self) -> bool {
-        matches!(self, Self::InSync | Self::Balance { .. } | Self::Reassign)
+        matches!(
+            self,
+            Self::InSync | Self::Balance { .. } | Self::Reassign | Self::Rebalance
+        )
     }
 }
 
@@ -182,6 +187,7 @@ impl Core {
             Job::InSync => self.plan_in_sync(effects),
             Job::Balance { done } => self.plan_balance(now, done),
             Job::Reassign => self.plan_moves(),
+            Job::Rebalance => self.plan_rebalance(now),
             Job::Request {
                 call,
                 request,

@@ -14,11 +14,13 @@
 mod balance;
 mod changed;
 mod events;
+mod health;
 mod in_sync;
 mod jobs;
 mod nodes;
 mod placement;
 mod reassign;
+mod rebalance;
 mod reconcile;
 mod recovery;
 mod refusal;
@@ -33,20 +35,22 @@ mod view;
 mod tests;
 
 pub use changed::Changed;
+pub use health::Health;
 pub use in_sync::{AlterInSync, InSyncProposal, InSyncResult};
 pub use jobs::Job;
 pub use placement::Limits;
+pub use rebalance::PlannedMove;
 pub use recovery::LogEnd;
 pub use refusal::Refusal;
 pub use replicas::Loss;
 pub use requests::{
-    AlterTopic, CallId, CreateTopic, DeleteTopic, ElectLeader, Reassign, Reply, Request,
-    TopicAnswer,
+    AlterTopic, BalanceCluster, CallId, CreateTopic, DeleteTopic, ElectLeader, Reassign, Reply,
+    Request, TopicAnswer,
 };
 pub use sessions::{FolderStatus, Plane, Registration, Session, SessionState, StreamId};
 pub use state::{
-    CHANGES_PER_WRITE, Change, Cluster, EARLIER_PROCESSES, Life, Move, Node, Partition, Recovered,
-    Stored, Tombstone, Topic, Value,
+    Balance, CHANGES_PER_WRITE, Change, Cluster, EARLIER_PROCESSES, Life, Move, Node, Partition,
+    Recovered, Stored, Tombstone, Topic, Value,
 };
 pub use view::View;
 
@@ -94,6 +98,11 @@ pub enum Event {
     Heartbeat {
         stream: StreamId,
         folders: Vec<FolderStatus>,
+    },
+    /// Which of the node's replicas fail or have no room.
+    Health {
+        stream: StreamId,
+        health: Health,
     },
     /// The node stops on purpose.
     Leaving {
@@ -292,6 +301,7 @@ impl Core {
                     effects.push(Effect::HeartbeatAck { stream });
                 }
             }
+            Event::Health { stream, health } => self.on_health(now, stream, health),
             Event::Leaving { stream } => {
                 let left = self.sessions.on_leaving(stream);
                 left.into_iter().for_each(|node| self.on_dead(node));

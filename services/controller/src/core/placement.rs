@@ -1,5 +1,6 @@
 //! Where new replicas go. A partition's replicas are in as many racks as there
-//! are; among the racks left, the node with the fewest replicas takes one. The
+//! are; among the racks left, the node with the fewest replicas takes one; those
+//! without room come last. The
 //! first replica is preferred as the leader: of those chosen, the one that is
 //! preferred least often so far. Ties go to the lowest id, so that the same
 //! state gives the same plan.
@@ -20,6 +21,7 @@ pub struct Limits {
 struct Place {
     id: NodeId,
     rack: String,
+    full: bool,
     hosted: usize,
     preferred: usize,
 }
@@ -63,6 +65,7 @@ impl Core {
         let place = |id| Place {
             id,
             rack: self.session(id).map(|s| s.rack.clone()).unwrap_or_default(),
+            full: self.session(id).is_some_and(super::Session::is_full),
             hosted: self.view.hosted_count(id),
             preferred: preferred.get(&id).copied().unwrap_or_default(),
         };
@@ -95,6 +98,7 @@ fn choose(places: &[Place], factor: usize, limit: usize) -> Option<Vec<usize>> {
         let next = free.min_by_key(|i| {
             let place = &places[*i];
             (
+                place.full,
                 in_rack(&place.rack),
                 place.hosted,
                 place.preferred,

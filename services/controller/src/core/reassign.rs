@@ -49,8 +49,18 @@ impl Core {
             return Err(invalid("partition", "there is no such partition".into()));
         };
         match &before.moving {
-            Some(moving) if moving.to == asked.to => {
+            Some(moving) if moving.to == asked.to && moving.throttle == asked.throttle => {
                 return Ok(Next::Reply(Reply::Moving(moving.id)));
+            }
+            // The same with another limit.
+            Some(moving) if moving.to == asked.to => {
+                let mut next = before.clone();
+                next.moving = Some(Move {
+                    throttle: asked.throttle,
+                    ..moving.clone()
+                });
+                let next = next.after(before).unwrap_or_else(|| before.clone());
+                return Ok(Next::Write(vec![put(tp, next)]));
             }
             Some(moving) => {
                 let reason = format!(
@@ -161,7 +171,7 @@ impl Core {
         next.replicas = replicas;
         next.settle(minimum);
         if !next.leader.is_none() && !next.in_sync.contains(&next.leader) {
-            next.elect(|node| self.alive(node), |node| !self.is_draining(node));
+            next.elect(|node| self.able(tp, node), |node| !self.avoids(tp, node));
             next.settle(minimum);
             (!next.leader.is_none()).then_some(())?;
         }

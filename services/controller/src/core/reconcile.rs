@@ -63,9 +63,10 @@ impl Core {
             (Loss::Unflushed, Durability::Replicated) => next.drop_incomplete(node),
             (Loss::Unflushed | Loss::Nothing, _) => {}
         }
-        next.bury(&self.dead(&next.in_sync), rules.minimum);
+        self.drop_failed(tp, &mut next, rules.durability);
+        next.bury(&self.gone(tp, &next.in_sync), rules.minimum);
         if !self.leads(&next) {
-            next.elect(|node| self.alive(node), |node| !self.is_draining(node));
+            next.elect(|node| self.able(tp, node), |node| !self.avoids(tp, node));
         }
         next.settle(rules.minimum);
         Some(put(tp, next.after(before)?))

@@ -161,7 +161,7 @@ impl Core {
             .iter()
             .max_by_key(|(node, end)| (*end, std::cmp::Reverse(first(node))));
         let (node, _) = *best?;
-        let leader = (node, self.alive(node)?);
+        let leader = (node, self.able(tp, node)?);
         let minimum = self.rules(tp.topic_id)?.minimum;
         let mut next = before.clone();
         next.recover(leader, unclean, now.wall, minimum);
@@ -180,6 +180,7 @@ impl Core {
         let live = before.replicas.iter().filter(|node| {
             let session = self.session(**node);
             session.is_some_and(|session| session.state == SessionState::Live)
+                && !self.has_failed(tp, **node)
         });
         let ends = live.map(|node| {
             let end = self.end_of(tp, *node);

@@ -70,6 +70,16 @@ pub enum Request {
     CancelMove {
         id: Uuid,
     },
+    Balance(BalanceCluster),
+}
+
+/// To begin a balancing, to join the one that goes on, or to stop it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BalanceCluster {
+    /// Bytes per second of all copies together, 0 is no limit; `None`: stop.
+    pub throttle: Option<u64>,
+    /// Names a new one, random.
+    pub id: Uuid,
 }
 
 /// Which partition needs a leader.
@@ -123,6 +133,7 @@ pub enum Reply {
     },
     Moving(Uuid),
     MoveCancelled,
+    Balancing,
 }
 
 /// Ids in one request.
@@ -153,6 +164,7 @@ impl Core {
             Request::Elect(elect) => self.plan_elect(now, elect, progress),
             Request::Reassign(reassign) => self.plan_reassign(now, reassign),
             Request::CancelMove { id } => self.plan_cancel(*id, progress),
+            Request::Balance(asked) => self.plan_balance_request(now, asked, progress),
         }
     }
 

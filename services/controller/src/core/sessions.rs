@@ -13,7 +13,7 @@
 //! reconnects in time keeps what it leads. Time that the
 //! controller itself slept through is not held against anybody.
 
-use super::Node;
+use super::{Health, Node};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -66,6 +66,8 @@ pub struct FolderStatus {
     pub total_bytes: u64,
     /// Empty while it works.
     pub failure: String,
+    /// Below its reserve.
+    pub full: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +94,8 @@ pub struct Session {
     /// Ids from the registration; space and health from the last heartbeat.
     pub folder_ids: BTreeSet<FolderId>,
     pub folders: Vec<FolderStatus>,
+    /// Replicas that fail or have no room, as last said.
+    pub health: Health,
     heard: Duration,
 }
 
@@ -109,6 +113,7 @@ impl Session {
             version: node.version.clone(),
             folder_ids: node.folders.clone(),
             folders: Vec::new(),
+            health: Health::default(),
             heard,
         }
     }
@@ -131,8 +136,14 @@ impl Session {
             version: registration.version.clone(),
             folder_ids: registration.folders.clone(),
             folders: Vec::new(),
+            health: Health::default(),
             heard,
         }
+    }
+
+    /// All its folders are below their reserves.
+    pub fn is_full(&self) -> bool {
+        !self.folders.is_empty() && self.folders.iter().all(|f| f.full)
     }
 
     /// It can take replicas: heard by this controller, a folder that works.
@@ -218,6 +229,17 @@ impl Sessions {
         true
     }
 
+    /// The node, and what was said before; `None` if the stream holds no session.
+    pub(super) fn on_health(
+        &mut self,
+        stream: StreamId,
+        health: Health,
+    ) -> Option<(NodeId, Health)> {
+        let node = self.node_of(stream)?;
+        let session = self.by_node.get_mut(&node)?;
+        Some((node, std::mem::replace(&mut session.health, health)))
+    }
+
     /// Ends the stream's session at once; its node.
     pub(super) fn on_leaving(&mut self, stream: StreamId) -> Option<NodeId> {
         let node = self.streams.remove(&stream).flatten()?;
@@ -259,7 +281,15 @@ impl Sessions {
     }
 
     /// Puts `session` in the place of the node's earlier one, if there was one.
-    pub(super) fn install(&mut self, node: NodeId, session: Session) -> Option<Session> {
+    /// A process that is there over another stream is as well as it was.
+    pub(super) fn install(&mut self, node: NodeId, mut session: Session) -> Option<Session> {
+        if let Some(same) = self
+            .by_node
+            .get(&node)
+            .filter(|s| s.process == session.process)
+        {
+            session.health = same.health.clone();
+        }
         if let Some(stream) = session.stream {
             self.streams.insert(stream, Some(node));
         }

@@ -135,6 +135,17 @@ impl Move {
     }
 }
 
+/// The cluster is being balanced.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Balance {
+    pub id: Uuid,
+    /// Bytes per second of all copies together; 0 is no limit.
+    pub throttle: u64,
+    pub started: TimestampMs,
+    /// Planned when it began.
+    pub moves_total: u32,
+}
+
 /// A deleted topic, kept until every replica's node has confirmed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tombstone {
@@ -153,6 +164,7 @@ pub enum Value {
     Tombstone(Tombstone),
     /// The first id never given out.
     ProducerIds(i64),
+    Balance(Balance),
 }
 
 /// One key put, or deleted.

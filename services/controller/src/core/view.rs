@@ -2,7 +2,9 @@
 //! with changes that are committed: loading at start, the controller's own
 //! writes and a reload after an unclear one walk the same path.
 
-use super::state::{Change, Cluster, Life, Node, Partition, Stored, Tombstone, Topic, Value};
+use super::state::{
+    Balance, Change, Cluster, Life, Node, Partition, Stored, Tombstone, Topic, Value,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_metastore::{Revision, keys::Key};
 use talweg_types::{NodeId, PartitionIndex, TopicId, TopicPartition};
@@ -18,6 +20,7 @@ pub struct View {
     pub partitions: BTreeMap<TopicPartition, Stored<Partition>>,
     pub tombstones: BTreeMap<TopicId, Stored<Tombstone>>,
     pub producer_ids: Option<Stored<i64>>,
+    pub balance: Option<Stored<Balance>>,
     /// Partitions by leader; derived.
     led: BTreeMap<NodeId, BTreeSet<TopicPartition>>,
     /// Partitions by replica; derived.
@@ -61,6 +64,9 @@ impl View {
             (Key::ProducerIds, Some(Value::ProducerIds(value))) => {
                 self.producer_ids = Some(Stored { value, revision });
             }
+            (Key::Balance, Some(Value::Balance(value))) => {
+                self.balance = Some(Stored { value, revision });
+            }
             (key, value) => {
                 debug_assert!(value.is_none(), "{key:?} does not hold {value:?}");
                 self.remove(&key);
@@ -78,6 +84,7 @@ impl View {
             Key::Partition(tp) => self.remove_partition(*tp),
             Key::Tombstone(id) => drop(self.tombstones.remove(id)),
             Key::ProducerIds => self.producer_ids = None,
+            Key::Balance => self.balance = None,
         }
     }
 
@@ -119,6 +126,7 @@ impl View {
             Key::Partition(tp) => self.partitions.get(tp).map(|s| s.revision),
             Key::Tombstone(id) => self.tombstones.get(id).map(|s| s.revision),
             Key::ProducerIds => self.producer_ids.as_ref().map(|s| s.revision),
+            Key::Balance => self.balance.as_ref().map(|s| s.revision),
         }
     }
 

@@ -7,6 +7,7 @@ use crate::{
     handle::Handle,
 };
 use futures::stream::BoxStream;
+use std::time::Duration;
 use talweg_kit::errors::Refusal;
 use talweg_proto::v1::{self, cluster_service_server::ClusterService};
 use talweg_types::NodeId;
@@ -39,11 +40,6 @@ impl ClusterApi {
             _ => Err(mismatch()),
         }
     }
-}
-
-fn later<T>(what: &str) -> Result<Response<T>, Status> {
-    let sentence = format!("{what} is not built yet; move partitions one by one");
-    Err(Refusal::not_built(sentence).into())
 }
 
 #[tonic::async_trait]
@@ -157,10 +153,69 @@ impl ClusterService for ClusterApi {
 
     type BalanceClusterStream = BoxStream<'static, Result<v1::BalanceClusterResponse, Status>>;
 
+    /// Also: INVALID_ARGUMENT. A stream that executes ends with NOT_CONTROLLER or
+    /// UNAVAILABLE when this controller is not the active one any more; the next
+    /// one goes on, and is joined by the same call.
     async fn balance_cluster(
         &self,
-        _: Request<v1::BalanceClusterRequest>,
+        request: Request<v1::BalanceClusterRequest>,
     ) -> Result<Response<Self::BalanceClusterStream>, Status> {
-        later("balancing")
+        let asked = request.into_inner();
+        if asked.execute && asked.stop {
+            return Err(Refusal::invalid("stop", "goes without execute").into());
+        }
+        if asked.execute {
+            self.ask(convert::balance(&asked)).await?;
+        } else if asked.stop {
+            self.ask(convert::stop_balance()).await?;
+        }
+        let progress = Progress {
+            handle: self.handle.clone(),
+            total: 0,
+            over: false,
+            first: true,
+            execute: asked.execute,
+        };
+        let told = futures::stream::unfold(progress, Progress::next);
+        Ok(Response::new(Box::pin(told)))
+    }
+}
+
+/// How often the caller of a balancing is told.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// What the caller of a balancing is told next.
+struct Progress {
+    handle: Handle,
+    total: u32,
+    over: bool,
+    first: bool,
+    execute: bool,
+}
+
+impl Progress {
+    async fn next(mut self) -> Option<(Result<v1::BalanceClusterResponse, Status>, Self)> {
+        if self.over {
+            return None;
+        }
+        if !std::mem::replace(&mut self.first, false) {
+            tokio::time::sleep(PROGRESS_EVERY).await;
+        }
+        let total = self.total;
+        let read = self
+            .handle
+            .read(move |core| convert::balance_progress(core, total));
+        let told = match read.await {
+            Ok(told) => {
+                self.total = told.moves_total;
+                self.over = told.done || !self.execute;
+                Ok(told)
+            }
+            Err(refusal) => {
+                self.over = true;
+                Err(refusal.into())
+            }
+        };
+        Some((told, self))
     }
 }

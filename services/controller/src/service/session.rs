@@ -67,9 +67,13 @@ async fn register(
         .and_then(|first| first.frame)
     {
         Some(Frame::Register(register)) => convert::registration(register),
-        Some(Frame::Heartbeat(_) | Frame::Leaving(_) | Frame::ReplicaEnds(_)) | None => {
-            Err(violation("the first frame must register the node"))
-        }
+        Some(
+            Frame::Heartbeat(_)
+            | Frame::Leaving(_)
+            | Frame::ReplicaEnds(_)
+            | Frame::ReplicaHealth(_),
+        )
+        | None => Err(violation("the first frame must register the node")),
     }
 }
 
@@ -94,6 +98,10 @@ async fn read(
             Some(Frame::ReplicaEnds(ends)) => {
                 let ends = convert::replica_ends(ends);
                 Event::ReplicaEnds { stream, ends }
+            }
+            Some(Frame::ReplicaHealth(health)) => {
+                let health = convert::health(health);
+                Event::Health { stream, health }
             }
             Some(Frame::Register(_)) => return Err(violation("a stream registers one node, once")),
             // A frame of a later version.

@@ -1,7 +1,8 @@
 //! Where things are: from our view, and for operators from the controller.
 
+use super::replicas;
 use crate::{metadata, node::Node, streams::begun};
-use futures::stream::BoxStream;
+use futures::{StreamExt, stream::BoxStream};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 use talweg_client::{Again, delivery::Routes, view::View};
 use talweg_kit::errors::Refusal;
@@ -10,7 +11,7 @@ use talweg_proto::v1::{
     watch_metadata_response::Update,
 };
 use tokio::sync::watch;
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 /// Serves `ClusterService`.
 pub struct Cluster(pub Arc<Node>);
@@ -72,10 +73,6 @@ impl Follower {
     }
 }
 
-fn not_built(what: &str) -> Status {
-    Refusal::not_built(format!("{what} is not built in this version.")).into()
-}
-
 /// Asks the controller the same. What may have been done is not asked again.
 macro_rules! forward {
     ($self:ident, $request:ident, $method:ident) => {{
@@ -84,7 +81,7 @@ macro_rules! forward {
         };
         let request = $request.into_inner();
         let called = $self.0.controller.call(Again::NotDoneOnly, request, call);
-        Ok(Response::new(called.await?))
+        Ok::<_, Status>(Response::new(called.await?))
     }};
 }
 
@@ -178,7 +175,10 @@ impl ClusterService for Cluster {
         &self,
         request: Request<v1::ListReassignmentsRequest>,
     ) -> Result<Response<v1::ListReassignmentsResponse>, Status> {
-        forward!(self, request, list_reassignments)
+        let mut listed: Response<v1::ListReassignmentsResponse> =
+            forward!(self, request, list_reassignments)?;
+        replicas::measure(&self.0, &mut listed.get_mut().reassignments).await;
+        Ok(listed)
     }
 
     async fn cancel_reassignment(
@@ -197,10 +197,23 @@ impl ClusterService for Cluster {
 
     type BalanceClusterStream = BoxStream<'static, Result<v1::BalanceClusterResponse, Status>>;
 
+    /// Ends with UNAVAILABLE when the controller that it asked stops being the
+    /// active one; the same call joins the next one.
     async fn balance_cluster(
         &self,
-        _: Request<v1::BalanceClusterRequest>,
+        request: Request<v1::BalanceClusterRequest>,
     ) -> Result<Response<Self::BalanceClusterStream>, Status> {
-        Err(not_built("Balancing a cluster"))
+        let told: Response<Streaming<v1::BalanceClusterResponse>> =
+            forward!(self, request, balance_cluster)?;
+        let node = Arc::clone(&self.0);
+        let measured = told.into_inner().then(move |told| {
+            let node = Arc::clone(&node);
+            async move {
+                let mut told = told?;
+                replicas::measure(&node, &mut told.moves).await;
+                Ok(told)
+            }
+        });
+        Ok(Response::new(Box::pin(measured)))
     }
 }

@@ -3,6 +3,7 @@
 mod cluster;
 mod offsets;
 mod producers;
+mod replicas;
 mod topics;
 mod unstable;
 

@@ -4,26 +4,22 @@
 //! After a change the call waits, for a bounded time, until our own view has
 //! it, so that the caller's next call finds what this one made.
 
+use super::replicas::Replicas;
 use crate::node::Node;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use talweg_client::{
     Again,
-    pool::Traffic,
     view::{TopicView, View},
 };
-use talweg_kit::errors::{ErrorCode, Refusal};
-use talweg_proto::{
-    storage::v1::{DescribeReplicasRequest, replica_service_client::ReplicaServiceClient},
-    v1::{self, topic_service_client::TopicServiceClient, topic_service_server::TopicService},
+use talweg_kit::errors::Refusal;
+use talweg_proto::v1::{
+    self, topic_service_client::TopicServiceClient, topic_service_server::TopicService,
 };
 use talweg_types::TopicId;
-use tokio::task::JoinSet;
 use tonic::{Request, Response, Status};
 
 /// How long a change may take to reach our view before the call returns anyway.
 const SETTLE: Duration = Duration::from_secs(5);
-/// How long a leader may take to tell its bounds.
-const BOUNDS_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Forwards one call to the active controller.
 macro_rules! forward {
@@ -118,8 +114,8 @@ fn has_leaders(topic: &TopicView, partitions: u32) -> bool {
         && topic.partitions.iter().all(|it| !it.leader.is_none())
 }
 
-/// One topic with its partitions; bounds are absent where the leader did not
-/// answer. UNKNOWN_TOPIC, TOPIC_ID_CHANGED.
+/// One topic with its partitions and replicas; bounds are absent where the leader
+/// did not answer. UNKNOWN_TOPIC, TOPIC_ID_CHANGED.
 async fn describe(
     node: &Node,
     name: &str,
@@ -127,63 +123,27 @@ async fn describe(
 ) -> Result<v1::DescribeTopicResponse, Refusal> {
     let view = node.view.get();
     let topic = Arc::clone(view.resolve(name, id)?);
-    let bounds = bounds(node, &view, &topic).await;
+    let replicas = Replicas::ask(node, &view, &[&topic]).await;
     let partitions = topic.partitions.iter().enumerate().map(|(number, state)| {
         let number = u32::try_from(number).unwrap_or(u32::MAX);
+        let leader = replicas.leader(topic.id, number, state.leader);
         v1::PartitionDescription {
             partition: number,
             leader: state.leader.0,
             leader_epoch: state.leader_epoch.0,
             replicas: state.replicas.clone(),
             in_sync: state.in_sync.clone(),
-            bounds: bounds.get(&number).copied(),
+            bounds: leader.and_then(|described| described.bounds),
+            eligible: state.eligible.clone(),
+            last_in_sync: state.last_in_sync.clone(),
+            recovered: state.recovered,
+            replicas_detail: replicas.details(topic.id, number, state),
         }
     });
     Ok(v1::DescribeTopicResponse {
         partitions: partitions.collect(),
         topic: Some(topic.topic.clone()),
     })
-}
-
-/// The bounds that the leaders tell, by partition.
-async fn bounds(node: &Node, view: &View, topic: &TopicView) -> BTreeMap<u32, v1::PartitionBounds> {
-    let leaders: BTreeMap<u32, String> = topic
-        .partitions
-        .iter()
-        .filter_map(|it| Some((it.leader.0, view.storage(it.leader)?.grpc_address.clone())))
-        .collect();
-    let mut asked = JoinSet::new();
-    for address in leaders.into_values() {
-        let lease = node.pool.lease(&address, Traffic::Control);
-        let topic_ids = vec![bytes::Bytes::copy_from_slice(topic.id.as_bytes())];
-        asked.spawn(async move {
-            let mut request = Request::new(DescribeReplicasRequest { topic_ids });
-            request.set_timeout(BOUNDS_TIMEOUT);
-            let lease = lease?;
-            let mut client = ReplicaServiceClient::new(lease.channel().clone());
-            let answer =
-                tokio::time::timeout(BOUNDS_TIMEOUT, client.describe_replicas(request)).await;
-            let late = |_| Refusal::new(ErrorCode::TimedOut, "the leader did not answer");
-            let response = answer
-                .map_err(late)?
-                .map_err(|status| Refusal::from_status(&status))?;
-            Ok::<_, Refusal>(response.into_inner().replicas)
-        });
-    }
-    let mut bounds = BTreeMap::new();
-    while let Some(answer) = asked.join_next().await {
-        match answer {
-            Ok(Ok(replicas)) => bounds.extend(
-                replicas
-                    .into_iter()
-                    .filter(|it| it.leader)
-                    .filter_map(|it| Some((it.partition, it.bounds?))),
-            ),
-            Ok(Err(refusal)) => tracing::debug!(%refusal, "a leader did not tell its bounds"),
-            Err(error) => tracing::error!(%error, "asking a leader for its bounds broke off"),
-        }
-    }
-    bounds
 }
 
 #[tonic::async_trait]

@@ -307,6 +307,7 @@ impl Assigner {
                 reader,
                 &error.to_string(),
             )));
+        self.node.outbox.say_failed();
     }
 
     fn delete(&mut self, tp: TopicPartition) {

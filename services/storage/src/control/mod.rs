@@ -10,6 +10,7 @@ pub(crate) mod assign;
 pub(crate) mod assigner;
 mod controllers;
 mod follow;
+mod health;
 mod identity;
 mod session;
 

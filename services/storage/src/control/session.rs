@@ -7,6 +7,7 @@
 
 use super::{
     controllers::{BackOff, Controllers},
+    health::health,
     identity::Identity,
 };
 use crate::{clock, folders::Folders, node::Node};
@@ -21,7 +22,7 @@ use talweg_proto::{
     controller::v1::{
         AskReplicaEnds, HeartbeatAck, NodeHeartbeat, NodeLeaving, NodeRegistered,
         NodeSessionRequest, NodeSessionResponse, RegisterNode, ReplicaEnd, ReplicaEnds,
-        controller_service_client::ControllerServiceClient, node_session_request,
+        ReplicaHealth, controller_service_client::ControllerServiceClient, node_session_request,
         node_session_response,
     },
     v1::{FolderDescription, Plane},
@@ -268,7 +269,9 @@ impl Session {
         let mut beat = tokio::time::interval(timeout / 3);
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut heard = Instant::now();
+        let mut said = None;
         loop {
+            self.say_health(&frames, &mut said).await?;
             tokio::select! {
                 biased;
                 () = self.leave.notified() => {
@@ -296,6 +299,7 @@ impl Session {
                     }
                     None => return Err(Status::unavailable("the controller ended the session").into()),
                 },
+                () = self.node.outbox.failed() => {}
                 _ = beat.tick() => {
                     if heard.elapsed() > timeout {
                         return Err(Status::unavailable("the controller does not answer").into());
@@ -306,6 +310,20 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Which replicas fail or have no room, if the stream has not said it so.
+    async fn say_health(
+        &self,
+        frames: &mpsc::Sender<NodeSessionRequest>,
+        said: &mut Option<ReplicaHealth>,
+    ) -> Result<(), Ended> {
+        let now = health(&self.node, &self.folders);
+        if said.as_ref() != Some(&now) {
+            *said = Some(now.clone());
+            send(frames, node_session_request::Frame::ReplicaHealth(now)).await?;
+        }
+        Ok(())
     }
 
     /// The ends of logs that are recovered; others are left out, and asked for again.

@@ -13,14 +13,17 @@ use crate::replicate::{Outbox, ReplicaFrame};
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use parking_lot::RwLock;
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use talweg_batch::CheckedBatch;
 use talweg_log::{LogConfig, LogError, PartitionLog};
 use talweg_replication::{
     Contacts, FetchOpened, Fetched, InSync, LeaderSettings, ProposalId, Report, SessionTag,
 };
 use talweg_types::{
-    Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicPartition,
+    Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId, TopicPartition,
 };
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -92,6 +95,10 @@ pub struct Opened {
     pub wall_clock: fn() -> TimestampMs,
 }
 
+/// By partition that this node leads: followers, and how many milliseconds ago
+/// each last held all.
+pub type CaughtUp = BTreeMap<TopicPartition, Vec<(NodeId, u64)>>;
+
 /// A message to a loop.
 pub enum Command {
     Append(AppendRequest),
@@ -160,6 +167,12 @@ pub enum Command {
         folder: usize,
         kind: FlushKind,
         results: Vec<Flushed>,
+    },
+    /// When the followers of these topics' partitions (none named: of all) last held
+    /// all that this node held as their leader.
+    CaughtUp {
+        topics: BTreeSet<TopicId>,
+        done: oneshot::Sender<CaughtUp>,
     },
     /// The time index was rebuilt as far as it went.
     IndexRebuilt {

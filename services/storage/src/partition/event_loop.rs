@@ -7,7 +7,7 @@
 //! deadlines per loop. The loop never ends before it is told to.
 
 use super::{
-    command::{AppendRequest, Command, LoopHandle, Opened},
+    command::{AppendRequest, CaughtUp, Command, LoopHandle, Opened},
     completion::{AppendRefusal, Deliveries},
     replica::{AppendedRound, Replica, refuse_all},
     rounds::{FlushKind, Flushed, FolderRounds, Taken},
@@ -28,7 +28,7 @@ use std::{
 };
 use talweg_log::{LogError, LogFolder};
 use talweg_replication::{Fetched, MonotonicMs};
-use talweg_types::{Offset, TimestampMs, TopicPartition};
+use talweg_types::{NodeId, Offset, TimestampMs, TopicId, TopicPartition};
 use tokio::sync::oneshot;
 
 /// Commands taken in one round.
@@ -282,6 +282,8 @@ impl EventLoop {
                 kind,
                 results,
             } => self.on_flushed(now, folder, kind, results),
+            // Whoever asked may have given up.
+            Command::CaughtUp { topics, done } => drop(done.send(self.caught_up(now, &topics))),
             Command::IndexRebuilt { tp } => {
                 self.with(now, tp, |replica, _| replica.rebuilding = false);
             }
@@ -301,6 +303,17 @@ impl EventLoop {
             happens(replica, &mut self.out);
             self.schedule(now, tp);
         }
+    }
+
+    fn caught_up(&self, now: MonotonicMs, topics: &BTreeSet<TopicId>) -> CaughtUp {
+        let asked = self
+            .replicas
+            .iter()
+            .filter(|(tp, _)| topics.is_empty() || topics.contains(&tp.topic_id));
+        let led = asked.filter(|(_, replica)| replica.handle.leads().is_some());
+        let ago = |(node, at): (NodeId, MonotonicMs)| (node, now.since(at));
+        led.map(|(tp, replica)| (*tp, replica.caught_up(now).into_iter().map(ago).collect()))
+            .collect()
     }
 
     fn on_open(&mut self, now: MonotonicMs, opened: Opened) {

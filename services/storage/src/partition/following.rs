@@ -7,6 +7,7 @@
 use super::{
     command::Following,
     completion::Deliveries,
+    handle::LogCut,
     replica::{AppendedRound, Cut, Replica},
 };
 use crate::replicate::{LogHistory, ReplicaFrame, Word};
@@ -31,7 +32,7 @@ impl Replica {
             }
             Err(error) => {
                 tracing::error!(partition = %self.tp(), epoch = %following.epoch, %error, "cannot follow");
-                self.handle.fail(&error.to_string());
+                self.mark_failed(&error.to_string());
                 return;
             }
         }
@@ -239,6 +240,13 @@ impl Replica {
                 }
                 let result = self.log.truncate_to(to).map(|cut| {
                     tracing::warn!(partition = %self.tp(), from = %before.log_end, to = %cut.log_end, bytes = cut.cut_bytes, "cut the end of the log, which the leader does not have");
+                    self.handle.note_cut(LogCut {
+                        from: before.log_end,
+                        to: cut.log_end,
+                        bytes: cut.cut_bytes,
+                        time: clock::wall_now(),
+                        below_watermark,
+                    });
                 });
                 (None, result)
             }
@@ -255,7 +263,7 @@ impl Replica {
             Err(error) => {
                 tracing::error!(partition = %self.tp(), %error, "the log cannot be cut; the replica serves no more");
                 self.stop_fetching();
-                self.handle.fail(&error.to_string());
+                self.mark_failed(&error.to_string());
                 None
             }
         }

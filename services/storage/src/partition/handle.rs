@@ -11,7 +11,7 @@ use std::{
     },
 };
 use talweg_log::LogReader;
-use talweg_types::{LeaderEpoch, TopicPartition};
+use talweg_types::{LeaderEpoch, Offset, TimestampMs, TopicPartition};
 
 /// A replica as seen from outside its loop.
 pub struct PartitionHandle {
@@ -30,6 +30,25 @@ pub struct PartitionHandle {
     /// grows with it; -1 while it is not.
     follows: AtomicI32,
     failure: RwLock<Option<String>>,
+    cuts: RwLock<Cuts>,
+}
+
+/// Ends of the log that were cut since the process started, because the leader
+/// did not have them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cuts {
+    pub count: u32,
+    pub newest: Option<LogCut>,
+}
+
+/// A cut; the ends are exclusive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LogCut {
+    pub from: Offset,
+    pub to: Offset,
+    pub bytes: u64,
+    pub time: TimestampMs,
+    pub below_watermark: bool,
 }
 
 impl PartitionHandle {
@@ -44,6 +63,7 @@ impl PartitionHandle {
             epoch: AtomicI32::new(LeaderEpoch::NONE.0),
             follows: AtomicI32::new(LeaderEpoch::NONE.0),
             failure: RwLock::new(None),
+            cuts: RwLock::default(),
         }
     }
 
@@ -100,6 +120,17 @@ impl PartitionHandle {
     pub(super) fn wake_all(&self) {
         self.watchers.wake_all();
         self.copiers.wake_all();
+    }
+
+    pub fn cuts(&self) -> Cuts {
+        *self.cuts.read()
+    }
+
+    /// The owner's.
+    pub(super) fn note_cut(&self, cut: LogCut) {
+        let mut cuts = self.cuts.write();
+        cuts.count = cuts.count.saturating_add(1);
+        cuts.newest = Some(cut);
     }
 
     /// Why the replica serves no more.

@@ -18,11 +18,12 @@ mod watchers;
 mod tests;
 
 pub use command::{
-    AppendRequest, Command, Following, Leadership, LoopHandle, Opened, ProposalAnswer, Reservation,
+    AppendRequest, CaughtUp, Command, Following, Leadership, LoopHandle, Opened, ProposalAnswer,
+    Reservation,
 };
 pub use completion::{AppendRefusal, Completion, Completions, Deliveries, Outcome};
 pub use event_loop::{LoopSettings, spawn_loop};
-pub use handle::{PartitionHandle, Registry};
+pub use handle::{Cuts, LogCut, PartitionHandle, Registry};
 pub use replica::{AppendedRound, Replica};
 pub use rounds::{FlushKind, Flushed, Taken};
 pub use watchers::{StreamWaker, Watcher};

@@ -135,7 +135,7 @@ impl Replica {
             }
             Err(error) => {
                 tracing::error!(partition = %self.tp(), epoch = %leadership.epoch, %error, "cannot lead");
-                self.handle.fail(&error.to_string());
+                self.mark_failed(&error.to_string());
                 return;
             }
         }
@@ -227,8 +227,20 @@ impl Replica {
 
     /// The replica serves no more; the reason is shown to whoever asks.
     pub fn fail(&mut self, now: MonotonicMs, why: &str, out: &mut Deliveries) {
-        self.handle.fail(why);
+        self.mark_failed(why);
         self.resign(now, LeaderEpoch(i32::MAX), out);
+    }
+
+    /// Told to readers, and to the controller.
+    pub(super) fn mark_failed(&self, why: &str) {
+        self.handle.fail(why);
+        self.outbox.say_failed();
+    }
+
+    /// When each follower last held all that this leader held; empty while it
+    /// does not lead.
+    pub fn caught_up(&self, now: MonotonicMs) -> Vec<(NodeId, MonotonicMs)> {
+        self.leader.caught_up(now)
     }
 
     pub fn configure(

@@ -153,6 +153,8 @@ pub struct Outbox {
     new: mpsc::UnboundedSender<(NodeId, Arc<Letters>)>,
     proposals: Mutex<BTreeMap<TopicPartition, Proposal>>,
     proposed: Notify,
+    /// A replica has failed.
+    failed: Notify,
 }
 
 /// Nodes to start a puller for, one message each.
@@ -166,6 +168,7 @@ impl Outbox {
             new,
             proposals: Mutex::default(),
             proposed: Notify::new(),
+            failed: Notify::new(),
         };
         (Arc::new(outbox), nodes)
     }
@@ -183,6 +186,16 @@ impl Outbox {
     pub fn propose(&self, tp: TopicPartition, proposal: Proposal) {
         self.proposals.lock().insert(tp, proposal);
         self.proposed.notify_one();
+    }
+
+    /// A replica has failed: the controller is to know soon.
+    pub fn say_failed(&self) {
+        self.failed.notify_one();
+    }
+
+    /// Resolves when a replica has failed since the last call.
+    pub async fn failed(&self) {
+        self.failed.notified().await;
     }
 
     pub fn take_proposals(&self) -> BTreeMap<TopicPartition, Proposal> {

@@ -6,6 +6,7 @@
 //! by the reports.
 
 mod cursor;
+mod pace;
 
 use super::{HEARTBEAT, LogHistory, SILENCE, wire};
 use crate::{
@@ -36,7 +37,7 @@ use talweg_proto::storage::v1::{
 };
 use talweg_replication::{FetchOpened, Position, SessionTag, check_position};
 use talweg_types::{Incarnation, LeaderEpoch, NodeId, Offset, TopicPartition};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
 /// Bytes of one frame; more only for a single batch.
@@ -84,6 +85,7 @@ impl StreamHandler<ReplicateRequest, ReplicateResponse> for ReplicateHandler {
             keys: BTreeMap::new(),
             next_key: 0,
             ready: VecDeque::new(),
+            held: BTreeMap::new(),
             updates: BTreeMap::new(),
             reading: None,
         };
@@ -136,6 +138,8 @@ struct Server {
     next_key: u32,
     /// Cursors with data, whose turn it is next in front.
     ready: VecDeque<u32>,
+    /// Cursors with data that a limit holds back, and until when.
+    held: BTreeMap<u32, Instant>,
     /// News without data, the newest for each partition.
     updates: BTreeMap<TopicPartition, ReplicaUpdate>,
     reading: Option<Reading>,
@@ -152,6 +156,7 @@ impl Server {
         loop {
             let can_send = self.can_send();
             let has_updates = !self.updates.is_empty();
+            let (is_held, until) = (!self.held.is_empty(), self.next_held());
             tokio::select! {
                 biased;
                 // Followers are told by the controller who leads next.
@@ -168,6 +173,7 @@ impl Server {
                     self.on_frame(frame).await?;
                 }
                 () = self.waker.ready() => self.on_wake(),
+                () = sleep_until(until), if is_held => self.release(),
                 () = std::future::ready(()), if has_updates => self.send_updates().await?,
                 (key, from, read) = wait_for(&mut self.reading) => {
                     self.reading = None;
@@ -307,6 +313,7 @@ impl Server {
         if let Some(key) = self.keys.remove(tp) {
             self.cursors.remove(&key);
             self.ready.retain(|ready| *ready != key);
+            self.held.remove(&key);
         }
     }
 
@@ -360,12 +367,15 @@ impl Server {
             return Ok(());
         }
         let (from, reader) = (cursor.next, Arc::clone(&cursor.handle.reader));
-        match reader.try_read_for_copy(from, FRAME_BYTES) {
+        let Some(bytes) = self.frame_bytes(key) else {
+            return Ok(());
+        };
+        match reader.try_read_for_copy(from, bytes) {
             Ok(Some(outcome)) => self.on_read(key, from, Ok(outcome)).await,
             Ok(None) => {
                 let node = Arc::clone(&self.node);
                 self.reading = Some(Box::pin(async move {
-                    let read = move || reader.read_for_copy(from, FRAME_BYTES);
+                    let read = move || reader.read_for_copy(from, bytes);
                     (key, from, on_reader(&node, read).await)
                 }));
                 Ok(())
@@ -406,6 +416,9 @@ impl Server {
             return Ok(());
         }
         cursor.next = outcome.next_offset;
+        cursor
+            .pace
+            .sent(clock::monotonic_now(), outcome.batches.len() as u64);
         let update = cursor.update(None);
         self.updates.remove(&tp);
         let bytes = outcome.batches.len() as u64;

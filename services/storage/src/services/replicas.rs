@@ -1,18 +1,27 @@
 //! `ReplicaService`: bounds and epochs of the replicas that this node holds.
 
-use crate::{node::Node, partition::PartitionHandle};
+use crate::{
+    clock,
+    node::Node,
+    partition::{CaughtUp, Command, Cuts, LogCut, LoopHandle, PartitionHandle},
+};
 use bytes::Bytes;
-use std::sync::Arc;
+use futures::future::join_all;
+use std::{sync::Arc, time::Duration};
 use talweg_kit::errors::Refusal;
 use talweg_proto::{
     storage::v1::{
-        DescribeReplicasRequest, DescribeReplicasResponse, ReplicaDescription,
+        DescribeReplicasRequest, DescribeReplicasResponse, FollowerDescription, ReplicaDescription,
         replica_service_server::ReplicaService,
     },
-    v1::PartitionBounds,
+    v1::{PartitionBounds, Truncation, Truncations},
 };
-use talweg_types::{LeaderEpoch, LogBounds, TopicId};
+use talweg_types::{LeaderEpoch, LogBounds, NodeId, TopicId};
+use tokio::{sync::oneshot, time::timeout};
 use tonic::{Request, Response, Status};
+
+/// A loop that takes longer waits for its disk.
+const LOOP_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub struct Replicas {
     pub node: Arc<Node>,
@@ -36,12 +45,30 @@ impl ReplicaService for Replicas {
         let chosen = all
             .iter()
             .filter(|handle| wanted.is_empty() || wanted.contains(&handle.tp.topic_id));
-        let replicas = chosen.map(|handle| describe(&self.node, handle)).collect();
-        Ok(Response::new(DescribeReplicasResponse { replicas }))
+        let caught_up = caught_up(&self.node, &wanted).await;
+        let replicas = chosen.map(|handle| describe(&self.node, handle, &caught_up));
+        Ok(Response::new(DescribeReplicasResponse {
+            replicas: replicas.collect(),
+        }))
     }
 }
 
-fn describe(node: &Node, handle: &PartitionHandle) -> ReplicaDescription {
+/// What the loops know of followers. One that waits for its disk is left out.
+async fn caught_up(node: &Node, topics: &[TopicId]) -> CaughtUp {
+    let ask = |owner: &LoopHandle| {
+        let (done, answer) = oneshot::channel();
+        let topics = topics.iter().copied().collect();
+        let sent = owner.send(Command::CaughtUp { topics, done });
+        async move {
+            sent.ok()?;
+            timeout(LOOP_TIMEOUT, answer).await.ok()?.ok()
+        }
+    };
+    let all = join_all(node.loops.iter().map(ask)).await;
+    all.into_iter().flatten().flatten().collect()
+}
+
+fn describe(node: &Node, handle: &PartitionHandle, caught_up: &CaughtUp) -> ReplicaDescription {
     let leads = handle.leads();
     let known = node
         .view
@@ -55,7 +82,33 @@ fn describe(node: &Node, handle: &PartitionHandle) -> ReplicaDescription {
         leader_epoch: leads.map_or(known, |epoch| epoch.0),
         bounds: Some(bounds(handle.reader.bounds())),
         failure: handle.failure().unwrap_or_default(),
+        size_bytes: handle.reader.size_bytes(),
+        truncations: Some(truncations(handle.cuts())),
+        followers: followers(caught_up.get(&handle.tp)),
     }
+}
+
+fn truncations(cuts: Cuts) -> Truncations {
+    let newest = |cut: LogCut| Truncation {
+        from_offset: cut.from.0,
+        to_offset: cut.to.0,
+        bytes: cut.bytes,
+        time_ms: cut.time.0,
+        below_watermark: cut.below_watermark,
+    };
+    Truncations {
+        count: cuts.count,
+        newest: cuts.newest.map(newest),
+    }
+}
+
+fn followers(ago: Option<&Vec<(NodeId, u64)>>) -> Vec<FollowerDescription> {
+    let now = clock::wall_now().0;
+    let described = |(node, ago): &(NodeId, u64)| FollowerDescription {
+        node_id: node.0,
+        last_caught_up_ms: now.saturating_sub(i64::try_from(*ago).unwrap_or(i64::MAX)),
+    };
+    ago.into_iter().flatten().map(described).collect()
 }
 
 /// Bounds as they travel.

@@ -12,7 +12,7 @@ use talweg_proto::{
         AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterInSyncRequest,
         AlterInSyncResponse, ClusterSnapshot, ClusterView, ConfirmReplicasDeletedRequest,
         ConfirmReplicasDeletedResponse, HeartbeatAck, NodeRegistered, NodeSessionRequest,
-        NodeSessionResponse, PartitionState, RegisterNode, SessionFenced, Tombstone,
+        NodeSessionResponse, PartitionState, RegisterNode, ReplicaHealth, SessionFenced, Tombstone,
         WatchClusterRequest, WatchClusterResponse,
         controller_service_server::{ControllerService, ControllerServiceServer},
         node_session_request, node_session_response,
@@ -48,6 +48,7 @@ struct State {
     left: usize,
     session_timeout_ms: u32,
     clock_offset_ms: i64,
+    health: Option<ReplicaHealth>,
 }
 
 struct Shared {
@@ -207,6 +208,11 @@ impl FakeController {
         self.shared.state.lock().expect("state").registered.clone()
     }
 
+    /// As the node last said it.
+    pub fn health(&self) -> Option<ReplicaHealth> {
+        self.shared.state.lock().expect("state").health.clone()
+    }
+
     pub fn left(&self) -> usize {
         self.shared.state.lock().expect("state").left
     }
@@ -333,6 +339,10 @@ fn answer(
             None
         }
         node_session_request::Frame::ReplicaEnds(_) => None,
+        node_session_request::Frame::ReplicaHealth(health) => {
+            shared.change(|state| state.health = Some(health));
+            None
+        }
     }
 }
 

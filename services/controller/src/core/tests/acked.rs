@@ -65,6 +65,19 @@ impl Acked {
         }
     }
 
+    /// The replica's disk answers with errors while its process lives: what was not
+    /// flushed may be gone.
+    pub(super) fn on_fail(&mut self, store: &View, tp: TopicPartition, node: NodeId) {
+        let topic = &store.topics[&tp.topic_id].value;
+        let config = TopicConfig::resolve(&topic.config).expect("checked");
+        if let Some(known) = self.known.get_mut(&tp)
+            && config.durability_at(topic.replication_factor) == Durability::Replicated
+        {
+            known.holders.remove(&node);
+            known.proposed.remove(&node);
+        }
+    }
+
     /// Something is acknowledged, if all members are there as they came in.
     pub(super) fn produce(&mut self, store: &View, tp: TopicPartition, minimum: usize) {
         let p = &store.partitions[&tp].value;

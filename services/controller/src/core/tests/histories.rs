@@ -20,6 +20,30 @@ struct Process {
     boot: Boot,
     /// It runs now.
     runs: bool,
+    failed: BTreeSet<TopicPartition>,
+    full: bool,
+    /// The stream over which it has said so.
+    said: Option<StreamId>,
+}
+
+impl Process {
+    fn new(id: u128, boot: Boot, runs: bool) -> Self {
+        Self {
+            id,
+            stream: None,
+            known: None,
+            boot,
+            runs,
+            failed: BTreeSet::new(),
+            full: false,
+            said: None,
+        }
+    }
+
+    /// It runs and its disk does.
+    fn works(&self) -> bool {
+        self.runs && self.failed.is_empty()
+    }
 }
 
 struct History {
@@ -33,13 +57,7 @@ struct History {
 impl History {
     fn new() -> Self {
         let processes = (0..NODES)
-            .map(|_| Process {
-                id: 0,
-                stream: None,
-                known: None,
-                boot: Boot::Whole,
-                runs: false,
-            })
+            .map(|_| Process::new(0, Boot::Whole, false))
             .collect();
         let mut history = Self {
             world: World::new(),
@@ -121,6 +139,25 @@ impl History {
                     });
                 }
             }
+            Step::Fail(i) if self.processes[i].runs => {
+                let hosted: BTreeSet<_> = self.world.store.hosted_by(node(i)).collect();
+                for tp in &hosted {
+                    if self.world.store.topics.contains_key(&tp.topic_id) {
+                        self.acked.on_fail(&self.world.store, *tp, node(i));
+                    }
+                }
+                self.processes[i].failed.extend(hosted);
+                self.processes[i].said = None;
+            }
+            Step::Full(i, full) => {
+                self.processes[i].full = full;
+                self.processes[i].said = None;
+            }
+            Step::Balance { stop } => {
+                let id = Uuid::from_u128(self.fresh());
+                let throttle = (!stop).then_some(0);
+                self.ask(Request::Balance(BalanceCluster { throttle, id }));
+            }
             Step::Minimum { name, value } => self.ask(Request::Alter(AlterTopic {
                 name: format!("t{name}"),
                 partitions: None,
@@ -171,7 +208,7 @@ impl History {
             })),
             Step::Confirm(i) => self.confirm(i),
             Step::Allocate => self.ask(Request::Allocate { count: 1_000 }),
-            Step::Reconnect(_) => {}
+            Step::Reconnect(_) | Step::Fail(_) => {}
         }
         if self.world.take_resigned() {
             self.calls.clear();
@@ -182,7 +219,7 @@ impl History {
 
     /// The model follows what is stored, and checks it.
     fn look(&mut self) {
-        let runs = self.processes.iter().filter(|process| process.runs);
+        let runs = self.processes.iter().filter(|process| process.works());
         let running: BTreeMap<_, _> = runs.filter_map(|process| process.known).collect();
         self.acked.look(&self.world.store, &running);
     }
@@ -190,19 +227,18 @@ impl History {
     /// The old process is gone; the disk is what `boot` says, or worse if
     /// nobody was told of the start before.
     fn start(&mut self, i: usize, boot: Boot) {
+        // A folder that failed is found unclean.
+        let boot = match (self.processes[i].failed.is_empty(), boot) {
+            (false, Boot::Whole) => Boot::Unclean,
+            _ => boot,
+        };
         let boot = match (self.processes[i].boot, boot) {
             (Boot::New, _) | (_, Boot::New) => Boot::New,
             (Boot::Unclean, _) | (_, Boot::Unclean) => Boot::Unclean,
             _ => Boot::Whole,
         };
         self.acked.on_start(&self.world.store, node(i), boot);
-        self.processes[i] = Process {
-            id: self.fresh(),
-            stream: None,
-            known: None,
-            boot,
-            runs: true,
-        };
+        self.processes[i] = Process::new(self.fresh(), boot, true);
         self.register(i);
     }
 
@@ -242,7 +278,7 @@ impl History {
         let p = self.world.store.partitions[&tp].value.clone();
         let known = |id: &NodeId| {
             let process = &self.processes[id.0 as usize - 1];
-            process.known.filter(|_| process.runs)
+            process.known.filter(|_| process.works())
         };
         if p.leader.is_none() || known(&p.leader).is_none_or(|k| k.1 != p.leader_incarnation) {
             return;
@@ -337,16 +373,42 @@ impl History {
                 process.boot = Boot::Whole;
             }
         }
+        (0..NODES).for_each(|i| self.say_health(i));
+    }
+
+    /// Once over each stream, and when it has changed.
+    fn say_health(&mut self, i: usize) {
+        let process = &mut self.processes[i];
+        let stream = process
+            .stream
+            .filter(|stream| self.world.registered(*stream).is_some());
+        if stream.is_none() || process.said == stream {
+            return;
+        }
+        process.said = stream;
+        let hosted = self.world.store.hosted_by(node(i)).filter(|_| process.full);
+        let health = Health {
+            failed: process.failed.clone(),
+            full: hosted.collect(),
+        };
+        if let Some(stream) = stream {
+            self.world.event(Event::Health { stream, health });
+        }
     }
 
     /// Writes end well, one by one.
     fn settle(&mut self) {
-        while self.world.finish_write(Fate::Committed) {
+        loop {
+            while self.world.finish_write(Fate::Committed) {
+                self.learn();
+                self.look();
+            }
             self.learn();
             self.look();
+            if !self.world.core.is_writing() {
+                return;
+            }
         }
-        self.learn();
-        self.look();
     }
 
     /// All nodes start anew and stay; every write succeeds; all logs are there.

@@ -2,11 +2,13 @@
 //! succeed, fail unclearly or crash the controller, and nodes that come and go.
 
 mod acked;
+mod health;
 mod histories;
 mod in_sync;
 mod moves;
 mod nodes;
 mod placement;
+mod rebalance;
 mod recovery;
 mod replicas;
 mod steps;

@@ -34,6 +34,13 @@ pub(super) enum Step {
     },
     CancelMove(usize),
     Refused(usize),
+    /// All that the node holds fails.
+    Fail(usize),
+    /// All that the node holds has no room, or has again.
+    Full(usize, bool),
+    Balance {
+        stop: bool,
+    },
     Minimum {
         name: usize,
         value: u32,
@@ -94,6 +101,9 @@ fn replica_step() -> impl Strategy<Value = Step> {
             .prop_map(|(pick, to)| Step::Move { pick, to }),
         1 => pick.prop_map(Step::CancelMove),
         2 => (0..NODES).prop_map(Step::Refused),
+        1 => (0..NODES).prop_map(Step::Fail),
+        1 => (0..NODES, any::<bool>()).prop_map(|(i, on)| Step::Full(i, on)),
+        1 => prop::bool::weighted(0.3).prop_map(|stop| Step::Balance { stop }),
         1 => (0usize..3, 1u32..4).prop_map(|(name, value)| Step::Minimum { name, value }),
     ]
 }

@@ -4,7 +4,7 @@
 use crate::{
     node::Node,
     partition::{PartitionHandle, StreamWaker, Watcher},
-    replicate::wire,
+    replicate::{server::pace::Pace, wire},
     resolve,
 };
 use std::sync::Arc;
@@ -21,6 +21,7 @@ pub struct Cursor {
     pub next: Offset,
     /// In the round of partitions with data.
     pub queued: bool,
+    pub pace: Pace,
     epoch: LeaderEpoch,
     watcher: Arc<Watcher>,
     told: Option<Bounds>,
@@ -41,6 +42,7 @@ impl Cursor {
             session,
             next,
             queued: false,
+            pace: Pace::default(),
             epoch,
             told: None,
         }
