@@ -34,4 +34,6 @@ mod view;
 
 pub use config::StorageConfig;
 pub use control::Stopped;
+#[cfg(feature = "power-loss")]
+pub use start::start_losing_power;
 pub use start::{Handle, StartError, start};
