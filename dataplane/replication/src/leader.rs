@@ -15,6 +15,7 @@
 //! | leads | `Appended` | log end moves; watermark and waiters follow on `replicated` |
 //! | leads | `Flushed` | flushed end moves; watermark and waiters follow on `synced` |
 //! | leads | `FetchOpened` of this epoch | older sessions' reports are dropped; the follower is owed the bounds |
+//! | leads | `FetchEnded` of the newest session | the follower lags since it was last heard, wherever it stands; it may not return |
 //! | leads | `Reported` of this epoch, of no older process or session | that follower's ends move; it may return |
 //! | leads | `Reported` by a new process of a member | kept until the old one has left the set |
 //! | leads, nothing asked | a member lags, or a follower may return | asks: the proposed hold the watermark as well |
@@ -48,8 +49,8 @@ mod watermark;
 use in_sync::Proposals;
 use told::Told;
 pub use types::{
-    Bounds, Effect, Event, FetchOpened, InSync, Lead, LeaderCheck, LeaderSettings, Member,
-    NotAdmitted, Proposal, ProposalId, Role, Timings,
+    Bounds, Effect, Event, FetchEnded, FetchOpened, InSync, Lead, LeaderCheck, LeaderSettings,
+    Member, NotAdmitted, Proposal, ProposalId, Role, Timings,
 };
 
 /// The state of one partition's leader; `W` is what the driver answers with.
@@ -161,6 +162,7 @@ impl<W> Leader<W> {
             }
             Event::Flushed { flushed_end } => self.on_flushed(flushed_end, &mut effects),
             Event::FetchOpened(opened) => self.on_fetch_opened(now, opened),
+            Event::FetchEnded(ended) => self.on_fetch_ended(ended),
             Event::Reported(report) => self.on_reported(now, report, &mut effects),
             Event::InSyncChanged(in_sync) => self.on_in_sync(now, in_sync, &mut effects),
             Event::ProposalRefused {

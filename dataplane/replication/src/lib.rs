@@ -31,8 +31,8 @@ pub use follower::{
     FollowerFailure, OpenFetch,
 };
 pub use leader::{
-    Bounds, Effect, Event, FetchOpened, InSync, Lead, Leader, LeaderCheck, LeaderSettings, Member,
-    NotAdmitted, Proposal, ProposalId, Role, Timings,
+    Bounds, Effect, Event, FetchEnded, FetchOpened, InSync, Lead, Leader, LeaderCheck,
+    LeaderSettings, Member, NotAdmitted, Proposal, ProposalId, Role, Timings,
 };
 pub use replica::{ReplicaEnds, Report, SessionTag};
 pub use throttle::Throttle;

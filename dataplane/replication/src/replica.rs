@@ -53,6 +53,8 @@ pub(crate) struct Replica {
     previous: Option<Offset>,
     /// Its last report had reached the leader's end as of the one before.
     reached_previous: bool,
+    /// Its session is over, and no other one has begun.
+    gone: bool,
 }
 
 impl Replica {
@@ -66,6 +68,7 @@ impl Replica {
             mark: None,
             previous: None,
             reached_previous: false,
+            gone: false,
         }
     }
 
@@ -78,7 +81,20 @@ impl Replica {
     }
 
     pub(crate) fn set_session(&mut self, session: SessionTag) {
+        self.gone &= session <= self.session;
         self.session = self.session.max(session);
+    }
+
+    /// Its session is over; it was heard last at `heard`.
+    pub(crate) fn gone(&mut self, heard: MonotonicMs, leader_end: Offset) {
+        if self.counted >= leader_end {
+            self.caught_up = self.caught_up.max(heard);
+        }
+        self.gone = true;
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
     }
 
     pub(crate) fn ends(&self) -> ReplicaEnds {
@@ -136,7 +152,7 @@ impl Replica {
 
     /// The leader's end moves at `now`: whoever stood there stood there until now.
     pub(crate) fn leader_moves(&mut self, now: MonotonicMs, from: Offset, to: Offset) {
-        if self.counted >= from {
+        if self.counted >= from && !self.gone {
             self.caught_up = self.caught_up.max(now);
             self.mark = Some((now, to));
         }

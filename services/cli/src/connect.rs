@@ -10,11 +10,16 @@ const UNREACHABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// A client of the cluster that `--bootstrap` names. Connects on first use.
 pub fn client(globals: &Globals) -> Result<Client, Failure> {
+    to(&globals.bootstrap.0)
+}
+
+/// A client of the cluster with these gateways.
+pub fn to(gateways: &[String]) -> Result<Client, Failure> {
     let config = ClientConfig {
         client_id: format!("talweg-cli-{}", std::process::id()),
         connect_timeout: Duration::from_secs(3),
         attempt_timeout: Duration::from_secs(30),
         call_timeout: UNREACHABLE_AFTER,
     };
-    Ok(Client::connect(&globals.bootstrap.0, config)?)
+    Ok(Client::connect(gateways, config)?)
 }

@@ -23,5 +23,6 @@ mod run;
 mod shapes;
 mod text;
 mod topic;
+pub mod tour;
 
 pub use run::run;

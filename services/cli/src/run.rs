@@ -5,7 +5,7 @@ use crate::{
     args::{BenchCommand, Cli, Command, Globals, LogCommand},
     bench, consume,
     failure::Failure,
-    produce, topic,
+    produce, topic, tour,
 };
 use clap::Parser;
 use std::ffi::OsString;
@@ -58,6 +58,7 @@ async fn dispatch(globals: &Globals, command: Command) -> Result<(), Failure> {
         Command::Cluster(command) => topic::cluster(globals, command).await,
         Command::Node(command) => admin::node(globals, command).await,
         Command::Partition(command) => admin::partition(globals, command).await,
+        Command::Tour(command) => tour::run(globals, command).await,
     }
 }
 

@@ -12,6 +12,9 @@ use talweg_proto::v1::{self, Effect, error_detail::Details};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, transport::Channel};
 
+/// An election takes about as long.
+const NOBODY_ACTIVE_MS: u32 = 1_000;
+
 /// Servers that one client knows at most: those it was given, and hints.
 const SERVERS_MAX: usize = 32;
 
@@ -150,7 +153,7 @@ impl Client {
             }
             let pause = backoff.pause(refusal.retry_after_ms);
             if Instant::now() + pause >= deadline {
-                return Err(refusal);
+                return Err(nobody_active(refusal));
             }
             tokio::time::sleep(pause).await;
         }
@@ -199,6 +202,17 @@ impl Client {
                 .await
         })
         .await
+    }
+}
+
+/// When every controller has been asked and none is active, that is the answer;
+/// which of them stands by is no matter of the caller's.
+fn nobody_active(refusal: Refusal) -> Refusal {
+    match refusal.code {
+        ErrorCode::NotController => {
+            Refusal::unavailable("no controller is active").retry_after(NOBODY_ACTIVE_MS)
+        }
+        _ => refusal,
     }
 }
 

@@ -90,10 +90,10 @@ async fn follow_once(
             .await
             .map_err(|status| Refusal::from_status(&status))?;
         let Some(response) = next else { return Ok(()) };
-        *heard = true;
         if !apply(&mut building, response, shared) {
             return Ok(());
         }
+        *heard = true;
     }
 }
 
@@ -106,6 +106,11 @@ fn apply(view: &mut View, response: v1::WatchMetadataResponse, shared: &SharedVi
             }
             view.apply(snapshot.metadata.unwrap_or_default());
             if snapshot.last {
+                let known = shared.get();
+                // A server that lags behind the one before: what is known is newer.
+                if view.revision < known.revision && view.cluster_id == known.cluster_id {
+                    return false;
+                }
                 shared.set(view.clone());
             }
         }
@@ -130,4 +135,34 @@ fn apply(view: &mut View, response: v1::WatchMetadataResponse, shared: &SharedVi
         None => {}
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(revision: i64) -> v1::WatchMetadataResponse {
+        let metadata = v1::Metadata {
+            revision,
+            ..Default::default()
+        };
+        let update = Update::Snapshot(v1::MetadataSnapshot {
+            first: true,
+            last: true,
+            metadata: Some(metadata),
+        });
+        v1::WatchMetadataResponse {
+            update: Some(update),
+        }
+    }
+
+    /// Story: the watch goes on at a gateway that lags behind the one before.
+    #[test]
+    fn a_view_never_goes_back() {
+        let shared = SharedView::default();
+        assert!(apply(&mut View::default(), snapshot(5), &shared));
+        assert!(!apply(&mut View::default(), snapshot(4), &shared));
+        assert_eq!(shared.get().revision, 5);
+        assert!(apply(&mut View::default(), snapshot(5), &shared));
+    }
 }

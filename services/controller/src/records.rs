@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use talweg_metastore::keys::Key;
 use talweg_proto::records::v1 as stored;
 use talweg_types::{
-    FolderId, Incarnation, LeaderEpoch, NodeId, PartitionEpoch, TimestampMs, TopicId,
+    FolderId, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId,
 };
 use thiserror::Error;
 use uuid::Uuid;
@@ -126,6 +126,7 @@ fn encode_partition(partition: &Partition) -> stored::PartitionRecord {
                 leader_epoch: recovered.epoch.0,
                 unclean: recovered.unclean,
                 time_ms: recovered.time.0,
+                from_offset: recovered.from.map(|from| from.0),
             }),
         r#move: partition.moving.as_ref().map(|moving| stored::MoveRecord {
             id: uuid(moving.id),
@@ -246,6 +247,7 @@ fn decode_partition(record: stored::PartitionRecord) -> Decoded<Value> {
             epoch: LeaderEpoch(recovered.leader_epoch),
             unclean: recovered.unclean,
             time: TimestampMs(recovered.time_ms),
+            from: recovered.from_offset.map(Offset),
         }),
         removed: ids(record.removed),
         leader: NodeId(record.leader),
@@ -321,6 +323,7 @@ mod tests {
                 epoch: LeaderEpoch(8),
                 unclean: true,
                 time: TimestampMs(7),
+                from: Some(Offset(6)),
             }),
             moving: Some(Move {
                 id: Uuid::from_u128(5),

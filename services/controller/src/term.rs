@@ -341,8 +341,9 @@ impl Term {
             leader = leader.0,
             leader_epoch = recovered.epoch.0,
             unclean = recovered.unclean,
-            "a leader was elected from replicas that had lost unflushed bytes: records that were \
-             acknowledged may be missing at the end of earlier epochs"
+            from_offset = recovered.from.map(|from| from.0),
+            "a leader was elected from replicas that had lost unflushed bytes: records of earlier \
+             epochs that were acknowledged at from_offset and above may be missing"
         );
     }
 

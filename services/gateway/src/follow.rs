@@ -71,15 +71,16 @@ async fn watch_once(node: &Node, server: &str, heard: &mut bool) -> Result<(), R
         .await
         .map_err(|status| Refusal::from_status(&status))?
         .into_inner();
-    let mut follower = Follower::default();
+    let mut follower = Follower::not_before(node.view.get().revision);
     loop {
         let next = tokio::time::timeout(WATCH_SILENCE, updates.message()).await;
         let next = next.map_err(|_| Refusal::unavailable("the watch is silent"))?;
         let Some(update) = next.map_err(|status| Refusal::from_status(&status))? else {
             return Ok(());
         };
+        let view = follower.apply(update)?;
         *heard = true;
-        if let Some(view) = follower.apply(update)? {
+        if let Some(view) = view {
             node.metrics.view_revision.set(view.revision);
             node.view.set(view);
         }
@@ -90,12 +91,22 @@ async fn watch_once(node: &Node, server: &str, heard: &mut bool) -> Result<(), R
 #[derive(Default)]
 struct Follower {
     view: View,
+    /// What is known already: a view never goes back.
+    at_least: i64,
     /// A snapshot that is not whole yet: partitions may come before their topics.
     building: Option<(View, Vec<PartitionState>)>,
     whole: bool,
 }
 
 impl Follower {
+    /// Begins with a snapshot that is at least of this revision.
+    fn not_before(revision: i64) -> Self {
+        Self {
+            at_least: revision,
+            ..Self::default()
+        }
+    }
+
     /// The new view, if the message made one; an error if it does not follow.
     fn apply(&mut self, response: WatchClusterResponse) -> Result<Option<View>, Refusal> {
         match response.update {
@@ -118,6 +129,13 @@ impl Follower {
                 partitions
                     .into_iter()
                     .for_each(|state| set_partition(&mut view, state));
+                if view.revision < self.at_least {
+                    // Of a controller that has been deposed, say; another one knows more.
+                    return Err(Refusal::unavailable(format!(
+                        "a snapshot of revision {}, revision {} is known already",
+                        view.revision, self.at_least
+                    )));
+                }
                 (self.view, self.whole) = (view, true);
             }
             Some(Update::Delta(delta)) => {
@@ -330,6 +348,22 @@ mod tests {
                 view: Some(view),
             })),
         }
+    }
+
+    /// Story: a controller that was deposed while it was paused wakes up and
+    /// offers what it knew; the gateway has heard its successor and keeps that.
+    #[test]
+    fn a_view_never_goes_back() {
+        let at = |revision| ClusterView {
+            revision,
+            ..Default::default()
+        };
+        let mut follower = Follower::not_before(5);
+        let refusal = follower.apply(part(true, true, at(4))).expect_err("older");
+        assert!(refusal.message.contains("revision 5 is known"), "{refusal}");
+        let mut follower = Follower::not_before(5);
+        let view = follower.apply(part(true, true, at(5))).expect("as new");
+        assert_eq!(view.expect("whole").revision, 5);
     }
 
     #[test]

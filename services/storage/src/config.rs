@@ -2,7 +2,7 @@
 //! `talweg_types::limits`.
 
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 use talweg_kit::{
     config::{Problem, ProcessConfig},
     telemetry::TelemetryConfig,
@@ -57,6 +57,10 @@ pub struct StorageConfig {
     pub drain_ms: u64,
     /// Streams served at a time; more are refused with a delay.
     pub streams_max: usize,
+    /// Other URLs at which this node fetches from given leaders, each "NODE_ID=URL":
+    /// through an address translator, or a proxy that delays and cuts in a rehearsal.
+    /// Nodes that are not named are dialled where they say that they are.
+    pub replicate_via: Vec<String>,
     pub telemetry: TelemetryConfig,
 }
 
@@ -86,6 +90,7 @@ impl Default for StorageConfig {
             heartbeat_max_ms: HEARTBEAT_MS_RANGE.1,
             drain_ms: 2_500,
             streams_max: 20_000,
+            replicate_via: Vec::new(),
             telemetry: TelemetryConfig::default(),
         }
     }
@@ -129,13 +134,42 @@ impl ProcessConfig for StorageConfig {
             "mailbox_bytes",
             "must be at least 4194304, the largest frame",
         )?;
-        refuse(self.streams_max == 0, "streams_max", "must be at least 1")
+        refuse(self.streams_max == 0, "streams_max", "must be at least 1")?;
+        self.check_replicate_via()
     }
 }
 
 const MAILBOX_BYTES_MIN: u64 = 4 << 20;
 
+/// `NODE_ID=URL`, as `replicate_via` has it.
+fn via(entry: &str) -> Option<(u32, &str)> {
+    let (id, url) = entry.split_once('=')?;
+    let id = id.trim().parse().ok().filter(|id| *id > 0)?;
+    url.starts_with("http://").then_some((id, url))
+}
+
 impl StorageConfig {
+    fn check_replicate_via(&self) -> Result<(), Problem> {
+        let refuse = |reason: String| Err(Problem::new("replicate_via", reason));
+        let mut known = BTreeSet::new();
+        for entry in &self.replicate_via {
+            match via(entry) {
+                Some((id, _)) if !known.insert(id) => {
+                    return refuse(format!("node {id} is named twice"));
+                }
+                Some(_) => {}
+                None => return refuse(format!("{entry:?} is not NODE_ID=http://HOST:PORT")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The URL at which to fetch from a leader, if it is not the leader's own.
+    pub(crate) fn replicates_via(&self, leader: u32) -> Option<&str> {
+        let mut entries = self.replicate_via.iter().filter_map(|entry| via(entry));
+        entries.find_map(|(id, url)| (id == leader).then_some(url))
+    }
+
     pub(crate) fn loop_count(&self) -> usize {
         if self.loops > 0 { self.loops } else { cores() }
     }
@@ -151,4 +185,40 @@ impl StorageConfig {
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(entries: &[&str]) -> StorageConfig {
+        StorageConfig {
+            replicate_via: entries.iter().map(|entry| (*entry).into()).collect(),
+            ..StorageConfig::default()
+        }
+    }
+
+    #[test]
+    fn other_addresses_are_for_the_leaders_they_name() {
+        let config = with(&["1=http://127.0.0.1:9", "3=http://a:1"]);
+        config.check().expect("fits");
+        assert_eq!(config.replicates_via(1), Some("http://127.0.0.1:9"));
+        assert_eq!(config.replicates_via(2), None);
+        assert_eq!(config.replicates_via(3), Some("http://a:1"));
+    }
+
+    #[test]
+    fn an_address_that_does_not_fit_is_named() {
+        for (entries, what) in [
+            (&["http://a:1"][..], "is not NODE_ID="),
+            (&["0=http://a:1"], "is not NODE_ID="),
+            (&["x=http://a:1"], "is not NODE_ID="),
+            (&["1=a:1"], "is not NODE_ID="),
+            (&["1=http://a:1", "1=http://b:1"], "node 1 is named twice"),
+        ] {
+            let problem = with(entries).check().expect_err("refused");
+            assert_eq!(problem.key, "replicate_via");
+            assert!(problem.reason.contains(what), "{problem:?}");
+        }
+    }
 }

@@ -50,8 +50,13 @@ pub struct Folders {
 }
 
 impl Folders {
-    /// Opens every folder of the configuration; waits for the disk.
-    pub fn open(config: &StorageConfig, descriptor_limit: u64) -> Result<Self, FoldersError> {
+    /// Opens every folder of the configuration on the file system that `on`
+    /// gives for it; waits for the disk.
+    pub fn open(
+        config: &StorageConfig,
+        descriptor_limit: u64,
+        on: FileSystem,
+    ) -> Result<Self, FoldersError> {
         let first = &config.data_dirs[0];
         let io = |path: &Path| {
             let path = path.display().to_string();
@@ -73,7 +78,7 @@ impl Folders {
         let (mut list, mut located) = (Vec::new(), BTreeMap::new());
         for (number, path) in config.data_dirs.iter().enumerate() {
             let path = std::path::absolute(path).map_err(io(path))?;
-            let fs = file_system(&path).map_err(io(&path))?;
+            let fs = on(&path).map_err(io(&path))?;
             let (folder, report) =
                 LogFolder::open_with(fs, path.clone(), index.clone(), options.clone())?;
             for tp in folder.partitions()? {
@@ -199,14 +204,19 @@ fn open_files(config: &StorageConfig, descriptor_limit: u64) -> usize {
     usize::try_from((descriptor_limit / 4 / folders).clamp(64, 8_192)).unwrap_or(2_048)
 }
 
-/// The real file system; in builds for power-loss tests, and when the
-/// environment asks for it, one that forgets what was never flushed when the
-/// process is killed.
-fn file_system(root: &Path) -> std::io::Result<Arc<dyn LogFs>> {
-    #[cfg(feature = "power-loss")]
-    if std::env::var_os("TALWEG_TEST_POWER_LOSS").is_some_and(|value| value == "1") {
-        return Ok(Arc::new(talweg_log::fs::PowerLossFs::over_folder(root)?));
-    }
-    let _ = root;
+/// The file system under a log folder.
+pub type FileSystem = fn(&Path) -> std::io::Result<Arc<dyn LogFs>>;
+
+/// The machine's.
+pub fn real(_root: &Path) -> std::io::Result<Arc<dyn LogFs>> {
     Ok(Arc::new(RealFs))
+}
+
+/// One that forgets what was never flushed when the process is killed, and
+/// takes every start for one after another boot.
+#[cfg(feature = "power-loss")]
+pub fn losing_power(root: &Path) -> std::io::Result<Arc<dyn LogFs>> {
+    // The folder's own name belongs to its parent, which must be nobody else's.
+    let disk = root.parent().unwrap_or(root);
+    Ok(Arc::new(talweg_log::fs::PowerLossFs::over_folder(disk)?))
 }

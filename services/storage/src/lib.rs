@@ -34,6 +34,8 @@ mod view;
 
 pub use config::StorageConfig;
 pub use control::Stopped;
+#[cfg(feature = "power-loss")]
+pub use start::start_losing_power;
 pub use start::{Handle, StartError, start};
 
 /// The parts that decide, without the threads, tasks and sockets around them:

@@ -12,7 +12,7 @@ use crate::{
     },
     fetch::FetchHandler,
     flusher::Flushers,
-    folders::{Folders, FoldersError},
+    folders::{self, FileSystem, Folders, FoldersError},
     housekeeping::Housekeeping,
     metrics::Metrics,
     node::Node,
@@ -82,9 +82,23 @@ pub struct Handle {
 /// A setting that cannot work, a folder that cannot be opened or is used by
 /// another process, an address that cannot be listened on.
 pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
+    start_on(config, folders::real).await
+}
+
+/// As [`start`], on a file system that forgets what was never flushed: killing
+/// the process is a power loss. For tests.
+///
+/// # Errors
+/// As [`start`].
+#[cfg(feature = "power-loss")]
+pub async fn start_losing_power(config: StorageConfig) -> Result<Handle, StartError> {
+    start_on(config, folders::losing_power).await
+}
+
+async fn start_on(config: StorageConfig, on: FileSystem) -> Result<Handle, StartError> {
     config.check().map_err(StartError::Config)?;
     let descriptors = raise_descriptor_limit();
-    let (folders, identity) = open_folders(config.clone(), descriptors).await?;
+    let (folders, identity) = open_folders(config.clone(), descriptors, on).await?;
     let registry = metrics::Metrics::new("storage");
     let metrics = Arc::new(Metrics::new(&registry, config.loop_count()));
     metrics
@@ -177,9 +191,10 @@ pub async fn start(config: StorageConfig) -> Result<Handle, StartError> {
 async fn open_folders(
     config: StorageConfig,
     descriptors: u64,
+    on: FileSystem,
 ) -> Result<(Arc<Folders>, Option<Identity>), StartError> {
     let open = move || {
-        let folders = Folders::open(&config, descriptors)?;
+        let folders = Folders::open(&config, descriptors, on)?;
         let identity = Identity::read(folders.list[0].root())?;
         Ok((Arc::new(folders), identity))
     };

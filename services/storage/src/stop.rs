@@ -1,16 +1,26 @@
-//! Ending a storage node: streams first, then logs, then the session.
+//! Ending a storage node: leaderships first, then streams, logs, the session.
+//!
+//! A leader appends no more and lets its in-sync followers get what it has,
+//! acks=1 included, before it lets another take over.
 //!
 //! Bounded at every step. A step that takes too long is given up: the folders
 //! then stay marked as running, and the next start recovers them.
 
-use crate::{partition::Command, start::Handle, stream::CLOSING_TIME};
+use crate::{
+    partition::{Command, PartitionHandle},
+    start::Handle,
+    stream::CLOSING_TIME,
+};
 use std::{
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
-use talweg_types::LeaderEpoch;
+use talweg_types::{LeaderEpoch, TopicPartition};
 use tokio::{sync::oneshot, time::timeout};
 
+/// For followers to get what a leader has, at most; never more than half of what
+/// streams are given to end.
+const HAND_OVER_TIME: Duration = Duration::from_secs(1);
 /// For flushing and closing all logs.
 const CLOSE_TIME: Duration = Duration::from_millis(1_500);
 /// For tasks that still hold files to end.
@@ -27,12 +37,22 @@ impl Handle {
         self.health
             .set_service_status("", tonic_health::ServingStatus::NotServing)
             .await;
-        self.node.begin_drain(drain);
-        if self.leads_replicated() {
+        let begun = Instant::now();
+        let led = self.led_replicated();
+        if !led.is_empty() {
+            let limit = HAND_OVER_TIME.min(drain / 2);
+            if timeout(limit, self.hand_over(&led)).await.is_err() {
+                tracing::warn!(
+                    "not all followers have everything; records with acks=1 or 0 that only this node has may be lost"
+                );
+            }
             // Others take over at once; what comes here meanwhile is told who leads.
             self.session.leave.notify_one();
             self.resign_replicated();
         }
+        // Ends the streams to followers too.
+        let drain = drain.saturating_sub(begun.elapsed());
+        self.node.begin_drain(drain);
         if let Some(server) = self.server.take() {
             let report = server.stop(drain + CLOSING_TIME + LAST_TIME).await;
             tracing::info!(
@@ -92,16 +112,40 @@ impl Handle {
         }
     }
 
-    /// Whether it leads something that others hold too.
-    fn leads_replicated(&self) -> bool {
+    /// What it leads and others hold too.
+    fn led_replicated(&self) -> Vec<Arc<PartitionHandle>> {
         let view = self.node.view.get();
-        let replicated = |tp| {
+        let replicated = |tp: &TopicPartition| {
             view.partition(tp)
                 .is_some_and(|(_, state)| state.replicas.len() > 1)
         };
-        let all = self.node.partitions.all();
-        all.iter()
-            .any(|handle| handle.leads().is_some() && replicated(&handle.tp))
+        let mut all = self.node.partitions.all();
+        all.retain(|handle| handle.leads().is_some() && replicated(&handle.tp));
+        all
+    }
+
+    /// Until every in-sync follower has all that this node has appended: the
+    /// watermark is then the log end.
+    async fn hand_over(&self, led: &[Arc<PartitionHandle>]) {
+        for handle in led {
+            let (held, holds) = oneshot::channel();
+            let Some(epoch) = handle.leads() else {
+                continue;
+            };
+            let tp = handle.tp;
+            let command = Command::HandOver { tp, epoch, held };
+            if self.node.loop_of(handle).send(command).is_ok() {
+                // A loop that has ended appends nothing more either.
+                let _ = holds.await;
+            }
+        }
+        let behind = |handle: &Arc<PartitionHandle>| {
+            let bounds = handle.reader.bounds();
+            handle.leads().is_some() && bounds.high_watermark < bounds.log_end
+        };
+        while led.iter().any(behind) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
     }
 
     async fn close_logs(&self) -> bool {

@@ -1,6 +1,6 @@
 //! What followers say, and whose word counts.
 
-use super::{Effect, FetchOpened, Leader};
+use super::{Effect, FetchEnded, FetchOpened, Leader};
 use crate::{
     MonotonicMs, SessionTag,
     fault::{Fault, planted},
@@ -28,6 +28,17 @@ impl<W> Leader<W> {
             replica.set_session(opened.session);
         }
         self.told_opened(opened);
+    }
+
+    /// One that stands at the end of an idle partition would stay in sync for
+    /// ever, and hold up the next record for a whole lag time.
+    pub(super) fn on_fetch_ended(&mut self, ended: FetchEnded) {
+        let end = self.own_ends().log_end;
+        if let Some(replica) = self.replicas.get_mut(&ended.node)
+            && (replica.incarnation(), replica.session()) == (ended.incarnation, ended.session)
+        {
+            replica.gone(ended.heard, end);
+        }
     }
 
     pub(super) fn on_reported(

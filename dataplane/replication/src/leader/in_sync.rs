@@ -52,8 +52,8 @@ impl Proposals {
 }
 
 impl<W> Leader<W> {
-    /// In-sync followers that do not stand at the leader's end and have not
-    /// done so since `lag_ms` ago.
+    /// In-sync followers that do not stand at the leader's end, or fetch no more,
+    /// and have not stood there since `lag_ms` ago.
     pub fn lagging(&self, now: MonotonicMs, lag_ms: u64) -> Vec<NodeId> {
         let late = |(_, caught_up): &(NodeId, MonotonicMs)| now.since(*caught_up) > lag_ms;
         self.behind().filter(late).map(|(node, _)| node).collect()
@@ -73,14 +73,15 @@ impl<W> Leader<W> {
             .collect()
     }
 
-    /// In-sync followers that do not stand at the end, and when they last did.
+    /// In-sync followers that do not stand at the end or fetch no more, and when
+    /// they last did.
     /// Positions are counted ends: on `synced` partitions one whose flush hangs
     /// must not hold the watermark for ever.
     fn behind(&self) -> impl Iterator<Item = (NodeId, MonotonicMs)> {
         let end = self.own_ends().log_end;
         let members = self.in_sync.iter().filter(|node| **node != self.node);
         members.filter_map(move |node| match self.replicas.get(node) {
-            Some(replica) if replica.counted() >= end => None,
+            Some(replica) if replica.counted() >= end && !replica.is_gone() => None,
             Some(replica) => Some((*node, replica.caught_up())),
             None => Some((*node, self.led_since)),
         })
@@ -109,7 +110,7 @@ impl<W> Leader<W> {
         let below = self.confirmed() < self.needed();
         let followers = self.replicas.iter().filter(move |(node, replica)| {
             let far = replica.counted() >= floor && (!below || replica.reached_previous());
-            far || (planted(Fault::GrowthTooEarly) && **node != self.node)
+            (far && !replica.is_gone()) || (planted(Fault::GrowthTooEarly) && **node != self.node)
         });
         // What is known of a process that has a successor is of one that is gone.
         let fresh = |node: &NodeId| !self.successors.contains_key(node);

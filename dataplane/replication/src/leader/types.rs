@@ -88,6 +88,16 @@ pub struct FetchOpened {
     pub session: SessionTag,
 }
 
+/// A follower's fetch that is over: its stream has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FetchEnded {
+    pub node: NodeId,
+    pub incarnation: Incarnation,
+    pub session: SessionTag,
+    /// When the follower was last heard on it.
+    pub heard: crate::MonotonicMs,
+}
+
 /// Which attempt at a change of the in-sync set an answer is for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ProposalId(pub u64);
@@ -139,6 +149,8 @@ pub enum Event<W> {
     },
     /// A follower fetches from here on.
     FetchOpened(FetchOpened),
+    /// A follower fetches no more.
+    FetchEnded(FetchEnded),
     /// A follower has written or flushed.
     Reported(Report),
     /// The controller has confirmed a set, asked for or not.

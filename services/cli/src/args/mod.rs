@@ -9,6 +9,7 @@ mod dev;
 mod log;
 mod produce;
 mod topic;
+mod tour;
 mod value;
 
 pub use admin::{NamedPartition, NodeCommand, PartitionCommand};
@@ -21,6 +22,7 @@ pub use dev::DevArgs;
 pub use log::{DumpArgs, LogCommand, LookupArgs};
 pub use produce::ProduceArgs;
 pub use topic::{AlterArgs, CreateArgs, TopicCommand};
+pub use tour::{TourArgs, TourCommand};
 pub use value::{Bootstrap, Pair};
 
 use clap::{Parser, Subcommand};
@@ -94,6 +96,9 @@ pub enum Command {
     /// Move replicas and elect leaders.
     #[command(subcommand)]
     Partition(PartitionCommand),
+    /// Play a story on a small cluster of its own, and see what the promises mean.
+    #[command(subcommand)]
+    Tour(TourCommand),
 }
 
 /// About the cluster.

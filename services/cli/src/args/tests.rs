@@ -49,6 +49,7 @@ fn every_line_of_the_contract_is_understood() {
         "partition status",
         "partition cancel t:0",
         "partition elect t:0 --unclean",
+        "tour failover --dir d --keep --json",
         "-b http://h:1 --json topic list",
         "topic list -b http://h:1 --json",
         "topic list --bootstrap h:1,i:2",

@@ -67,6 +67,7 @@ pub fn partition(tp: TopicPartition, partition: &Partition) -> PartitionState {
         leader_epoch: recovered.epoch.0,
         unclean: recovered.unclean,
         time_ms: recovered.time.0,
+        from_offset: recovered.from.map_or(-1, |from| from.0),
     });
     PartitionState {
         eligible: ids(&partition.eligible),

@@ -160,11 +160,11 @@ impl Core {
         let best = ends
             .iter()
             .max_by_key(|(node, end)| (*end, std::cmp::Reverse(first(node))));
-        let (node, _) = *best?;
+        let (node, end) = *best?;
         let leader = (node, self.able(tp, node)?);
         let minimum = self.rules(tp.topic_id)?.minimum;
         let mut next = before.clone();
-        next.recover(leader, unclean, now.wall, minimum);
+        next.recover(leader, (unclean, end.offset), now.wall, minimum);
         Some(put(tp, next.after(before)?))
     }
 

@@ -9,7 +9,7 @@
 //!   last in-sync set says who they were.
 
 use super::{Partition, Recovered};
-use talweg_types::{Incarnation, LeaderEpoch, NodeId, PartitionEpoch, TimestampMs};
+use talweg_types::{Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs};
 
 /// What a replica may have lost when its process ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -121,7 +121,7 @@ impl Partition {
     pub(super) fn recover(
         &mut self,
         leader: (NodeId, Incarnation),
-        unclean: bool,
+        (unclean, from): (bool, Offset),
         time: TimestampMs,
         minimum: usize,
     ) {
@@ -132,6 +132,7 @@ impl Partition {
             epoch: self.leader_epoch,
             unclean,
             time,
+            from: Some(from),
         });
         self.settle(minimum);
     }

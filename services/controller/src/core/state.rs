@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_metastore::{Revision, keys::Key};
 use talweg_types::{
-    FolderId, Incarnation, LeaderEpoch, NodeId, PartitionEpoch, TimestampMs, TopicId,
+    FolderId, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId,
     TopicPartition,
 };
 use uuid::Uuid;
@@ -105,6 +105,9 @@ pub struct Recovered {
     /// An operator asked for it.
     pub unclean: bool,
     pub time: TimestampMs,
+    /// The leader's log end at its election: what earlier epochs had here and
+    /// above may be missing. `None`: an earlier version did not write it down.
+    pub from: Option<Offset>,
 }
 
 /// A reassignment.

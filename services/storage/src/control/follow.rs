@@ -2,7 +2,10 @@
 //! breaks, falls silent or skips something.
 
 use super::controllers::{BackOff, Controllers};
-use crate::{node::Node, view::ViewUpdate};
+use crate::{
+    node::Node,
+    view::{Gap, ViewUpdate},
+};
 use std::{sync::Arc, time::Duration};
 use talweg_kit::net::ChannelOptions;
 use talweg_proto::controller::v1::{
@@ -63,7 +66,14 @@ async fn watch(node: &Node, controllers: &Controllers) -> Status {
         match update.apply(message) {
             Ok(Some(view)) => node.view.set(view),
             Ok(None) => {}
-            Err(gap) => return Status::data_loss(gap.to_string()),
+            Err(gap) => {
+                let status = Status::data_loss(gap.to_string());
+                if matches!(gap, Gap::Back { .. }) {
+                    // Another one knows more.
+                    controllers.failed(&status);
+                }
+                return status;
+            }
         }
     }
 }

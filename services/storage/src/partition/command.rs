@@ -20,7 +20,8 @@ use std::{
 use talweg_batch::CheckedBatch;
 use talweg_log::{LogConfig, LogError, PartitionLog};
 use talweg_replication::{
-    Contacts, FetchOpened, Fetched, InSync, LeaderSettings, ProposalId, Report, SessionTag,
+    Contacts, FetchEnded, FetchOpened, Fetched, InSync, LeaderSettings, ProposalId, Report,
+    SessionTag,
 };
 use talweg_types::{
     Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId, TopicPartition,
@@ -112,6 +113,13 @@ pub enum Command {
         tp: TopicPartition,
         following: Following,
     },
+    /// Appends no more in this epoch, so that followers can get all that was:
+    /// the next leader then has it too. Answered when it holds.
+    HandOver {
+        tp: TopicPartition,
+        epoch: LeaderEpoch,
+        held: oneshot::Sender<()>,
+    },
     /// Neither leads nor follows.
     Resign {
         tp: TopicPartition,
@@ -136,6 +144,11 @@ pub enum Command {
     FollowerOpened {
         tp: TopicPartition,
         opened: FetchOpened,
+    },
+    /// A follower fetches from here no more.
+    FollowerEnded {
+        tp: TopicPartition,
+        ended: FetchEnded,
     },
     /// A follower has written or flushed.
     Reported {

@@ -251,6 +251,12 @@ impl EventLoop {
             Command::FollowerOpened { tp, opened } => {
                 self.with(now, tp, |replica, out| replica.on_opened(now, opened, out));
             }
+            Command::FollowerEnded { tp, ended } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.on_ended(now, ended, &mut self.out);
+                    self.schedule(now, tp);
+                }
+            }
             Command::Reported { tp, report } => {
                 self.with(now, tp, |replica, out| replica.on_report(now, report, out));
             }
@@ -258,6 +264,13 @@ impl EventLoop {
                 self.with(now, tp, |replica, out| {
                     replica.on_proposal(now, answer, out)
                 });
+            }
+            Command::HandOver { tp, epoch, held } => {
+                if let Some(replica) = self.replicas.get_mut(&tp) {
+                    replica.hand_over(epoch);
+                }
+                // Whoever stops this process may have given up waiting.
+                let _ = held.send(());
             }
             Command::Resign { tp, epoch } => {
                 self.with(now, tp, |replica, out| replica.resign(now, epoch, out));

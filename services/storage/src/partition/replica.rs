@@ -20,8 +20,8 @@ use talweg_log::{
     AppendError, Appended, FlushTicket, LogConfig, LogError, PartitionLog, TickReport,
 };
 use talweg_replication::{
-    Contacts, Effect, Event, Failure, FetchOpened, Follower, FollowerEvent, InSync, Lead, Leader,
-    LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds, Report, Role, Waiter,
+    Contacts, Effect, Event, Failure, FetchEnded, FetchOpened, Follower, FollowerEvent, InSync,
+    Lead, Leader, LeaderSettings, MonotonicMs, NotAdmitted, ReplicaEnds, Report, Role, Waiter,
 };
 use talweg_types::{Acks, Durability, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
 
@@ -60,6 +60,8 @@ pub struct Replica {
     pub(super) cut: Option<Cut>,
     /// As a leader sent it with "below start".
     pub(super) sessions: Bytes,
+    /// The epoch in which nothing more is appended.
+    handed_over: Option<LeaderEpoch>,
 }
 
 /// A change of the log that no flush may run beside.
@@ -95,6 +97,7 @@ impl Replica {
             upstream: None,
             cut: None,
             sessions: Bytes::new(),
+            handed_over: None,
             log: opened.log,
             handle: opened.handle,
             folder: opened.folder,
@@ -173,6 +176,10 @@ impl Replica {
         self.step(now, Event::FetchOpened(opened), out);
     }
 
+    pub fn on_ended(&mut self, now: MonotonicMs, ended: FetchEnded, out: &mut Deliveries) {
+        self.step(now, Event::FetchEnded(ended), out);
+    }
+
     pub fn on_report(&mut self, now: MonotonicMs, report: Report, out: &mut Deliveries) {
         self.step(now, Event::Reported(report), out);
     }
@@ -201,6 +208,11 @@ impl Replica {
         if self.leader.next_tick().is_some_and(|at| at <= now) {
             self.step(now, Event::Tick, out);
         }
+    }
+
+    /// Appends no more in this epoch; what was appended is still answered.
+    pub fn hand_over(&mut self, epoch: LeaderEpoch) {
+        self.handed_over = self.handed_over.max(Some(epoch));
     }
 
     /// Neither leads nor follows any more.
@@ -337,6 +349,9 @@ impl Replica {
                     AppendRefusal::NoQuorumContact { heard, needed }
                 }
             })?;
+        if self.handed_over >= self.leader.epoch() {
+            return Err(AppendRefusal::NotLeader);
+        }
         match (request.expected_epoch, self.leader.epoch()) {
             (Some(asked), Some(current)) if asked != current => {
                 Err(AppendRefusal::OtherEpoch { asked, current })

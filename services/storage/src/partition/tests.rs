@@ -360,6 +360,37 @@ async fn losing_leadership_answers_everybody() {
     assert!(bench.close().await);
 }
 
+/// Story: a leader that is about to stop answers what it has taken and takes
+/// nothing more in this epoch; a later one is another matter.
+#[tokio::test]
+async fn handing_over_appends_no_more_and_answers_what_was() {
+    let mut bench = Bench::new();
+    let handle = bench.open(0, Durability::Synced);
+    bench.settled().await;
+    bench.gate.set(true);
+    bench.append(0, Acks::All, batch(None));
+    let (held, holds) = tokio::sync::oneshot::channel();
+    bench.send(Command::HandOver {
+        tp: tp(0),
+        epoch: leadership(1).epoch,
+        held,
+    });
+    holds.await.expect("held");
+    bench.append(0, Acks::One, batch(None));
+    let answers = bench.answers(1).await;
+    assert_eq!(why(&answers[0]), &AppendRefusal::NotLeader);
+    assert!(handle.leads().is_some(), "followers still fetch here");
+    bench.gate.set(false);
+    assert_eq!(base_offset(&bench.answers(1).await[0]), 0);
+    bench.send(Command::Lead {
+        tp: tp(0),
+        leadership: leadership(2),
+    });
+    bench.append(0, Acks::All, batch(None));
+    assert_eq!(base_offset(&bench.answers(1).await[0]), 1);
+    assert!(bench.close().await);
+}
+
 /// Story: an idempotent producer repeats, skips and is fenced; a batch that
 /// follows a skipped one is refused as well.
 #[tokio::test]

@@ -111,9 +111,9 @@ impl Puller {
         let credit_bytes = self.credit.room(CREDIT_BYTES, CREDIT_PIECE).await;
         let view = self.node.view.get();
         let known = view.storage_node(self.leader.0);
-        let address = known
-            .map(|node| node.grpc_address.clone())
-            .ok_or_else(|| Status::unavailable("the node is not alive"))?;
+        let known = known.ok_or_else(|| Status::unavailable("the node is not alive"))?;
+        let other = self.node.config.replicates_via(self.leader.0);
+        let address = other.unwrap_or(&known.grpc_address);
         let incarnation = self
             .node
             .incarnation()
@@ -125,8 +125,7 @@ impl Puller {
             timeout: None,
             ..ChannelOptions::default()
         };
-        let channel =
-            channel(&address, &options).map_err(|e| Status::unavailable(e.to_string()))?;
+        let channel = channel(address, &options).map_err(|e| Status::unavailable(e.to_string()))?;
         let (requests, mut responses) = open::<ReplicateMethod>(&channel, MetadataMap::new());
         let hello = ReplicateOpen {
             node_id: self.node.id(),

@@ -35,7 +35,9 @@ use talweg_proto::storage::v1::{
     ReplicateOpen, ReplicateOpened, ReplicateRequest, ReplicateResponse,
     replicate_request::Frame as Ask, replicate_response::Frame as Answer,
 };
-use talweg_replication::{FetchOpened, Position, SessionTag, check_position};
+use talweg_replication::{
+    FetchEnded, FetchOpened, MonotonicMs, Position, SessionTag, check_position,
+};
 use talweg_types::{Incarnation, LeaderEpoch, NodeId, Offset, TopicPartition};
 use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
@@ -88,6 +90,7 @@ impl StreamHandler<ReplicateRequest, ReplicateResponse> for ReplicateHandler {
             held: BTreeMap::new(),
             updates: BTreeMap::new(),
             reading: None,
+            heard: clock::monotonic_now(),
         };
         server.run().await
     }
@@ -144,6 +147,24 @@ struct Server {
     updates: BTreeMap<TopicPartition, ReplicaUpdate>,
     reading: Option<Reading>,
     drain: DrainWatch,
+    heard: MonotonicMs,
+}
+
+/// However the stream ends, what the follower fetched on it is fetched no more.
+impl Drop for Server {
+    fn drop(&mut self) {
+        for cursor in self.cursors.values() {
+            let ended = FetchEnded {
+                node: self.peer,
+                incarnation: self.incarnation,
+                session: cursor.session,
+                heard: self.heard,
+            };
+            let (tp, owner) = (cursor.handle.tp, self.node.loop_of(&cursor.handle));
+            // A loop that has ended leads nothing.
+            let _ = owner.send(Command::FollowerEnded { tp, ended });
+        }
+    }
 }
 
 impl Server {
@@ -163,6 +184,7 @@ impl Server {
                 _ = self.drain.begun() => return Ok(()),
                 frame = self.requests.next() => {
                     heard = Instant::now();
+                    self.heard = clock::monotonic_now();
                     let Some(frame) = frame else { return Ok(()) };
                     let frame = frame?;
                     if !self.cursors.is_empty() {

@@ -11,7 +11,7 @@ mod update;
 mod tests;
 
 pub use metadata::{changes, snapshot};
-pub use update::ViewUpdate;
+pub use update::{Gap, ViewUpdate};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-use super::{metadata::part_sizes, update::Gap, *};
+use super::{metadata::part_sizes, *};
 use talweg_proto::controller::v1::{
     self as controller, ClusterDelta, ClusterSnapshot, Tombstone, WatchProgress,
     watch_cluster_response::Update,
@@ -148,6 +148,30 @@ fn gaps_ask_for_a_snapshot() {
         ..part
     };
     assert_eq!(update.apply(delta(5, bad)).err(), Some(Gap::Id(0)));
+}
+
+/// Story: a controller that was deposed while it was paused wakes up and
+/// offers what it knew; the node has heard its successor and keeps that.
+#[test]
+fn a_view_never_goes_back() {
+    let (_, newer) = started();
+    let mut again = ViewUpdate::new(Arc::clone(&newer));
+    let at = |revision| controller::ClusterView {
+        revision,
+        topics: vec![topic(1, "a")],
+        ..Default::default()
+    };
+    assert_eq!(
+        again.apply(snapshot_part(true, true, at(4))).err(),
+        Some(Gap::Back { offered: 4, at: 5 })
+    );
+    assert_eq!(
+        again.apply(delta(4, at(6))).err(),
+        Some(Gap::BeforeSnapshot),
+        "nothing follows a snapshot that was refused"
+    );
+    let same = again.apply(snapshot_part(true, true, at(5)));
+    assert_eq!(same.expect("as new").expect("whole").topics.len(), 1);
 }
 
 /// Story: a topic is deleted and made again under its name; the name follows

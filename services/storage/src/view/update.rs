@@ -2,7 +2,7 @@
 //!
 //! All or nothing: a snapshot counts when its last part has come; a delta that
 //! does not follow the present revision is a [`Gap`], after which only a new
-//! snapshot helps. What cannot be read (an id of the wrong length) is a gap too.
+//! snapshot helps. A view never goes back: an older snapshot is a gap as well. What cannot be read (an id of the wrong length) is a gap too.
 
 use super::{ClusterView, TopicView};
 use std::{collections::BTreeMap, sync::Arc};
@@ -22,6 +22,9 @@ pub enum Gap {
     Revision { previous: i64, at: i64 },
     #[error("delta before a whole snapshot")]
     BeforeSnapshot,
+    /// From a controller that has been deposed and does not know it yet, say.
+    #[error("a snapshot of revision {offered}, the view is at {at} already")]
+    Back { offered: i64, at: i64 },
     #[error("an id of {0} bytes")]
     Id(usize),
 }
@@ -68,9 +71,17 @@ impl ViewUpdate {
         if !snapshot.last {
             return Ok(None);
         }
+        let Some(view) = self.building.take() else {
+            return Ok(None);
+        };
+        if view.revision < self.current.revision {
+            return Err(Gap::Back {
+                offered: view.revision,
+                at: self.current.revision,
+            });
+        }
         self.whole = true;
-        let whole = self.building.take();
-        Ok(whole.map(|view| Arc::new(keep_unchanged(view, &self.current))))
+        Ok(Some(Arc::new(keep_unchanged(view, &self.current))))
     }
 
     fn on_delta(&mut self, delta: ClusterDelta) -> Result<Arc<ClusterView>, Gap> {

@@ -38,6 +38,48 @@ fn a_follower_lags_when_it_has_not_stood_at_the_end_for_long() {
     assert_eq!(leader.next_tick(), Some(at(15_001)));
 }
 
+/// Story: nothing is written, and a follower's fetching is cut off. It leaves a
+/// lag time after it was last heard, does not return by itself, and returns when
+/// it fetches again.
+#[test]
+fn a_follower_that_fetches_no_more_lags_wherever_it_stands() {
+    let mut leader = pair(2);
+    let ended = |session| {
+        Event::FetchEnded(FetchEnded {
+            node: OTHER,
+            incarnation: Incarnation(1),
+            session: SessionTag(session),
+            heard: at(5_000),
+        })
+    };
+    let report = reported(3, 1, 10, 10);
+    let Event::Reported(Report { session, .. }) = report else {
+        panic!("a report");
+    };
+    leader.step(at(8_000), ended(session.0 + 1));
+    assert_eq!(leader.next_tick(), None, "of another session");
+    leader.step(at(8_000), ended(session.0));
+    assert_eq!(leader.lagging(at(15_000), 10_000), []);
+    assert_eq!(leader.next_tick(), Some(at(15_001)));
+    let shrink = leader.step(at(15_001), Event::Tick);
+    assert_eq!(shrink, [asked(1, 1, &[(ME, Some(7))])]);
+    leader.step(at(15_002), confirmed(2, &[ME]));
+    assert_eq!(
+        leader.step(at(30_000), Event::Tick),
+        [],
+        "it stands there, and is gone"
+    );
+    let opened = FetchOpened {
+        node: OTHER,
+        epoch: LeaderEpoch(3),
+        incarnation: Incarnation(1),
+        session: SessionTag(session.0 + 1),
+    };
+    leader.step(at(30_001), Event::FetchOpened(opened));
+    let growth = leader.step(at(30_002), Event::Tick);
+    assert_eq!(growth, [asked(2, 2, &[(ME, Some(7)), (OTHER, Some(1))])]);
+}
+
 /// Story: under load a follower never stands at the end, but always reaches
 /// where the end was.
 #[test]

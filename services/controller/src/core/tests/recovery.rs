@@ -47,6 +47,12 @@ fn the_greatest_log_leads_when_all_are_back() {
             (recovered.epoch, recovered.unclean),
             (LeaderEpoch(2), false)
         );
+        let (_, end) = ends[leader as usize - 1];
+        assert_eq!(
+            recovered.from,
+            Some(Offset(end)),
+            "names what may be missing"
+        );
         let told = |e: &&Effect| matches!(e, Effect::Recovered { .. });
         assert_eq!(trio.world.seen.iter().filter(told).count(), 1);
         // What comes after is ordinary, and the record stays.
