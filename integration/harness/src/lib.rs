@@ -1,21 +1,39 @@
 //! Real processes for the integration tests: start, stop, kill, pause, wait,
 //! and the checker that has the last word on what was lost.
 
+mod builder;
+mod cluster;
+mod dev;
+pub mod disk;
 mod eventually;
 pub mod history;
 pub mod http;
+mod level;
 mod load;
+pub mod nemesis;
+pub mod net;
+mod one_shot;
 mod poller;
 mod ports;
 mod process;
 pub mod raw;
+mod seed;
 mod stack;
+mod system;
+mod watcher;
 mod writer;
 
+pub use builder::StackBuilder;
+pub use cluster::{BACK, Cluster};
+pub use dev::Dev;
 pub use eventually::eventually;
+pub use level::Level;
 pub use load::{Finished, Load};
+pub use one_shot::{Answered, OneShot};
 pub use poller::{Ends, FIRST_READER, Poller};
 pub use ports::free_port;
 pub use process::{Process, binary};
-pub use stack::{Dev, Stack, StackBuilder};
+pub use seed::seed;
+pub use stack::Stack;
+pub use watcher::Watcher;
 pub use writer::{Writer, WriterPlan, Written};

@@ -1,12 +1,17 @@
 //! One real process under test: its life, its signals, its logs.
 
+use crate::net::Place;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs::File,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
     time::{Duration, Instant},
 };
 
@@ -35,9 +40,12 @@ pub struct Process {
     program: PathBuf,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    place: Place,
     log: PathBuf,
     child: Option<Child>,
     ready_line: Option<String>,
+    /// How often it was started.
+    pub(crate) starts: Arc<AtomicU32>,
 }
 
 impl Process {
@@ -48,9 +56,11 @@ impl Process {
             program: binary(program),
             args,
             env: Vec::new(),
+            place: Place::loopback(),
             log: logs.join(format!("{name}.log")),
             child: None,
             ready_line: None,
+            starts: Arc::default(),
         }
     }
 
@@ -61,10 +71,33 @@ impl Process {
             program: program.to_owned(),
             args,
             env: Vec::new(),
+            place: Place::loopback(),
             log: logs.join(format!("{name}.log")),
             child: None,
             ready_line: None,
+            starts: Arc::default(),
         }
+    }
+
+    /// Lives there from the next start on.
+    #[must_use]
+    pub fn at(mut self, place: Place) -> Self {
+        self.place = place;
+        self
+    }
+
+    /// The program itself, or what enters a namespace and becomes it: the
+    /// process id is the same.
+    fn command(&self) -> Command {
+        let Some(namespace) = &self.place.namespace else {
+            return Command::new(&self.program);
+        };
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{namespace}"))
+            .arg("--")
+            .arg(&self.program);
+        command
     }
 
     /// Starts it and waits until this port is listened on: for a program that
@@ -77,7 +110,7 @@ impl Process {
             stdout.map(|stdout| BufReader::new(stdout).lines().map_while(Result::ok).count())
         });
         let start = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        while std::net::TcpStream::connect((self.place.host.as_str(), port)).is_err() {
             assert!(
                 self.is_running() && start.elapsed() < deadline,
                 "{} does not listen on {port}\n{}",
@@ -104,12 +137,14 @@ impl Process {
     /// Starts it without waiting.
     pub fn spawn(&mut self) {
         assert!(self.child.is_none(), "{} runs already", self.name);
+        self.starts.fetch_add(1, Ordering::Relaxed);
         let log = File::options()
             .create(true)
             .append(true)
             .open(&self.log)
             .expect("log file");
-        let child = Command::new(&self.program)
+        let child = self
+            .command()
             .args(&self.args)
             .envs(self.env.iter().map(|(k, v)| (k.as_str(), v.as_str())))
             .stdin(Stdio::null())
@@ -147,6 +182,10 @@ impl Process {
     /// What it printed when it became ready.
     pub fn ready_line(&self) -> &str {
         self.ready_line.as_deref().unwrap_or_default()
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     pub fn pid(&self) -> u32 {
@@ -236,18 +275,30 @@ impl Process {
 
     /// Private memory in bytes: anonymous pages, page cache not counted.
     pub fn private_bytes(&self) -> u64 {
+        self.status("RssAnon:") * 1024
+    }
+
+    /// Threads.
+    pub fn threads(&self) -> u64 {
+        self.status("Threads:")
+    }
+
+    /// Open descriptors.
+    pub fn descriptors(&self) -> u64 {
+        let path = format!("/proc/{}/fd", self.pid());
+        let open = std::fs::read_dir(path).expect("descriptors");
+        u64::try_from(open.count()).expect("fewer")
+    }
+
+    /// The number after `field` in the kernel's status of it.
+    fn status(&self, field: &str) -> u64 {
         let path = format!("/proc/{}/status", self.pid());
         let status = std::fs::read_to_string(path).expect("status");
-        let line = status
-            .lines()
-            .find(|l| l.starts_with("RssAnon:"))
-            .expect("RssAnon");
-        let kib: u64 = line
-            .split_whitespace()
-            .nth(1)
-            .and_then(|n| n.parse().ok())
-            .expect("a number");
-        kib * 1024
+        let line = status.lines().find(|line| line.starts_with(field));
+        let number = line.and_then(|line| line.split_whitespace().nth(1));
+        number
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_else(|| panic!("no {field} in {status}"))
     }
 }
 

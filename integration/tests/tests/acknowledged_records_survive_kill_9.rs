@@ -3,20 +3,11 @@
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::time::Duration;
-use talweg_harness::{Dev, Load, Process, Stack, raw};
+use talweg_harness::{Dev, Load, Process, Stack, raw, seed};
 use talweg_proto::v1::Acks;
 
 const PARTITIONS: u32 = 3;
 const START: Duration = Duration::from_secs(20);
-
-fn seed() -> u64 {
-    let seed = std::env::var("TALWEG_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or_else(rand::random);
-    eprintln!("TALWEG_SEED={seed}");
-    seed
-}
 
 /// Down times from 0 to 6 s: most restarts are quick, as a supervisor's are, some
 /// take longer than a session.

@@ -27,6 +27,9 @@ pub struct DeliveryCore {
     lanes: BTreeMap<TopicPartition, Lane>,
     /// Of each link, which partition a sequence belongs to.
     flights: BTreeMap<(LinkId, u64), TopicPartition>,
+    /// Sent to a leader that was replaced since, and sent again elsewhere: only
+    /// the credit that they have borrowed is still waited for.
+    abandoned: BTreeMap<(LinkId, u64), (TopicPartition, Freed)>,
     /// Lanes that may have something to send.
     ready: BTreeSet<TopicPartition>,
     settled: Vec<Settled>,
@@ -152,8 +155,9 @@ impl DeliveryCore {
             topic_id,
             partition: PartitionIndex(ack.partition),
         };
+        let (skip, mut freed) = self.take_abandoned(link, partition, ack.up_to_sequence);
         let Some(lane) = self.lanes.get_mut(&partition) else {
-            return Freed::default();
+            return freed;
         };
         let done = Done {
             base_offset: None,
@@ -166,11 +170,12 @@ impl DeliveryCore {
             base_offsets: &ack.base_offsets,
             done,
             duplicates: ack.duplicates,
+            skip,
         };
         let flights = &mut self.flights;
-        let freed = lane.on_ack(link, ack, |sequence| {
+        freed.merge(lane.on_ack(link, ack, |sequence| {
             flights.remove(&(link, sequence));
-        });
+        }));
         self.sweep(partition);
         freed
     }
@@ -186,6 +191,10 @@ impl DeliveryCore {
         let mut freed = Freed::default();
         let mut touched = BTreeSet::new();
         for sequence in sequences {
+            if let Some((_, borrowed)) = self.abandoned.remove(&(link, *sequence)) {
+                freed.merge(borrowed);
+                continue;
+            }
             let Some(partition) = self.flights.remove(&(link, *sequence)) else {
                 continue;
             };
@@ -202,8 +211,50 @@ impl DeliveryCore {
         freed
     }
 
+    /// `link` leads to the partition's leader: what is in flight to an earlier
+    /// one is sent there too, without waiting for an answer.
+    pub fn abandon(&mut self, partition: TopicPartition, link: LinkId, now: u64) {
+        let Some(lane) = self.lanes.get_mut(&partition) else {
+            return;
+        };
+        let (old, sequences) = lane.abandon(link, now);
+        for (sequence, borrowed) in sequences {
+            self.flights.remove(&(old, sequence));
+            self.abandoned
+                .insert((old, sequence), (partition, borrowed));
+        }
+        self.sweep(partition);
+    }
+
+    /// The link on which batches of the partition are unanswered.
+    pub fn link_of(&self, partition: TopicPartition) -> Option<LinkId> {
+        self.lanes.get(&partition).and_then(Lane::link)
+    }
+
+    /// Abandoned batches that an acknowledgement covers: how many, and their credit.
+    fn take_abandoned(
+        &mut self,
+        link: LinkId,
+        partition: TopicPartition,
+        up_to: u64,
+    ) -> (usize, Freed) {
+        let covered = self.abandoned.range((link, 0)..=(link, up_to));
+        let covered: Vec<(LinkId, u64)> = covered
+            .filter(|(_, (of, _))| *of == partition)
+            .map(|(key, _)| *key)
+            .collect();
+        let mut freed = Freed::default();
+        for key in &covered {
+            if let Some((_, borrowed)) = self.abandoned.remove(key) {
+                freed.merge(borrowed);
+            }
+        }
+        (covered.len(), freed)
+    }
+
     /// The link is gone.
     pub fn on_broken(&mut self, link: LinkId, now: u64) {
+        self.abandoned.retain(|(of, _), _| *of != link);
         let flights: Vec<((LinkId, u64), TopicPartition)> = self
             .flights
             .range((link, 0)..=(link, u64::MAX))

@@ -13,6 +13,10 @@
 //!     └──── broken link ────────┘  └──────► Ghost ──► (gone with its answer)
 //! ```
 //!
+//! A leader that was replaced may never answer: it can be cut off from all but
+//! us, and then it waits for followers that follow another. What is in flight to it
+//! is *abandoned* as if its link had broken, if it may be repeated; its late answers count no more.
+//!
 //! After a retriable refusal or a broken link the lane *settles*: it sends
 //! nothing until all that is in flight is answered, then everything waiting
 //! goes again in order. A *ghost* was given up by its caller while in flight;
@@ -85,6 +89,8 @@ pub(super) struct LaneAck<'a> {
     pub base_offsets: &'a [i64],
     pub done: Done,
     pub duplicates: u32,
+    /// So many of the first offsets belong to batches that were abandoned.
+    pub skip: usize,
 }
 
 impl Lane {
@@ -112,6 +118,11 @@ impl Lane {
     /// Room in the window for a numbered batch that is sent right away.
     pub fn has_room(&self) -> bool {
         !self.settling && self.entries.len() < IN_FLIGHT_BATCHES
+    }
+
+    /// Where batches are unanswered.
+    pub fn link(&self) -> Option<LinkId> {
+        (self.in_flight > 0).then_some(self.link)
     }
 
     pub fn retry_at(&self) -> u64 {
@@ -236,7 +247,7 @@ impl Lane {
         let mut freed = Freed::default();
         let flying = self.flying(link, ack.up_to);
         let repeats = mark_repeats(ack.base_offsets, ack.duplicates);
-        for (nth, at) in flying.into_iter().enumerate() {
+        for (nth, at) in (ack.skip..).zip(flying) {
             freed.merge(self.leaves(at));
             let offset = ack.base_offsets.get(nth).copied().filter(|o| *o >= 0);
             let duplicate = repeats.get(nth).copied().unwrap_or(false);
@@ -367,6 +378,29 @@ impl Lane {
         }
         (self.in_flight, self.numbered) = (0, 0);
         self.retry_at = self.retry_at.max(now);
+    }
+
+    /// Another leader is at `link`: what is in flight elsewhere goes to it. Returns
+    /// the link and sequences whose answers no longer count, with what each has
+    /// borrowed there; nothing where a batch may not be repeated, which waits for its answer.
+    pub fn abandon(&mut self, link: LinkId, now: u64) -> (LinkId, Vec<(u64, Freed)>) {
+        let flies = |e: &&Entry| matches!(e.state, State::InFlight(_) | State::Ghost(_));
+        let mut flying = self.entries.iter().filter(flies);
+        if link == self.link || !flying.all(|e| e.batch.numbering.repeatable()) {
+            return (self.link, Vec::new());
+        }
+        let borrowed = self.entries.iter().filter_map(|entry| {
+            let (State::InFlight(sequence) | State::Ghost(sequence)) = entry.state else {
+                return None;
+            };
+            let mut cost = Freed::default();
+            cost.add(&entry.batch);
+            Some((sequence, cost))
+        });
+        let borrowed = borrowed.collect();
+        let old = self.link;
+        self.on_broken(old, now);
+        (old, borrowed)
     }
 
     /// Answers every batch whose time is over.

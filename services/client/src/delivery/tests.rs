@@ -94,6 +94,12 @@ enum Step {
     /// Refused for good.
     RefuseForGood,
     Break,
+    /// Another node leads; the last one may have taken the next frame and stays silent.
+    Move {
+        appended: bool,
+    },
+    /// An acknowledgement of a leader that was replaced arrives after all.
+    LateAck,
     Pass(u64),
 }
 
@@ -109,6 +115,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::AppendedButLost),
         1 => Just(Step::RefuseForGood),
         1 => Just(Step::Break),
+        1 => any::<bool>().prop_map(|appended| Step::Move { appended }),
+        1 => Just(Step::LateAck),
         2 => (1_u64..400).prop_map(Step::Pass),
     ]
 }
@@ -126,6 +134,8 @@ struct World {
     /// Bytes of each batch at its first send since it was certainly not appended.
     sent: BTreeMap<u64, Bytes>,
     ended: BTreeMap<u64, Outcome>,
+    /// Of replaced leaders: the link, the last unanswered sequence, how many.
+    silent: Vec<(LinkId, u64, usize)>,
     timeout: u64,
 }
 
@@ -143,6 +153,7 @@ impl World {
             sequence: 0,
             sent: BTreeMap::new(),
             ended: BTreeMap::new(),
+            silent: Vec::new(),
             timeout,
         }
     }
@@ -229,6 +240,37 @@ impl World {
         self.next_on_link = 0;
     }
 
+    fn move_leader(&mut self, appended: bool) {
+        if let Some((last, _)) = self.wire.back() {
+            self.silent.push((self.link, *last, self.wire.len()));
+        }
+        if let Some((_, bytes)) = self.wire.pop_front().filter(|_| appended) {
+            // Taken or not, nobody is told.
+            self.leader.append(&bytes).ok();
+        }
+        self.wire.clear();
+        self.link = LinkId(self.link.0 + 1);
+        self.next_on_link = 0;
+        self.core.abandon(partition(), self.link, self.now);
+    }
+
+    /// It settles nothing, and gives back what was borrowed on its link.
+    fn late_ack(&mut self) {
+        let Some((link, last, count)) = self.silent.pop() else {
+            return;
+        };
+        let ack = v1::BatchAck {
+            topic_id: Bytes::copy_from_slice(partition().topic_id.as_bytes()),
+            partition: 3,
+            up_to_sequence: last,
+            base_offsets: vec![1_000_000; count],
+            ..Default::default()
+        };
+        let freed = self.core.on_ack(link, &ack);
+        assert_eq!(freed.records, count as i64, "the link's credit");
+        assert!(!self.core.has_settled(), "a replaced leader has no say");
+    }
+
     fn serve(&mut self) {
         if let Some((sequence, bytes)) = self.wire.pop_front() {
             match self.leader.append(&bytes) {
@@ -268,6 +310,8 @@ impl World {
                 }
             }
             Step::Break => self.break_link(),
+            Step::Move { appended } => self.move_leader(*appended),
+            Step::LateAck => self.late_ack(),
             Step::Pass(ms) => {
                 self.now += ms;
                 self.core.tick(self.now);
@@ -475,4 +519,76 @@ fn hostile_answers_change_nothing() {
         Freed::default()
     );
     core.check().expect("the invariant");
+}
+
+/// Leadership comes back to a node while it still owes answers to batches that were
+/// sent again elsewhere: its next acknowledgement covers both, and each offset
+/// belongs to its own batch.
+#[test]
+fn a_leader_that_returns_acknowledges_abandoned_batches_beside_new_ones() {
+    let mut core = DeliveryCore::new(true, 1);
+    let (first, second) = (LinkId(1), LinkId(2));
+    let offer = |core: &mut DeliveryCore, ticket: u64| {
+        core.offer(
+            partition(),
+            Batch {
+                ticket,
+                bytes: numbered(ticket, 0, i32::try_from(ticket).expect("few")),
+                records: 1,
+                numbering: Numbering::Ours,
+                deadline_ms: 1_000,
+            },
+        );
+    };
+    let send = |core: &mut DeliveryCore, link, sequence| {
+        assert!(matches!(core.next(partition(), link, 1), Want::Send(_)));
+        core.mark_sent(partition(), link, sequence);
+    };
+    let ack = |core: &mut DeliveryCore, link, up_to, base_offsets: &[i64]| {
+        let ack = v1::BatchAck {
+            topic_id: Bytes::copy_from_slice(partition().topic_id.as_bytes()),
+            partition: 3,
+            up_to_sequence: up_to,
+            base_offsets: base_offsets.to_vec(),
+            ..Default::default()
+        };
+        core.on_ack(link, &ack)
+    };
+    offer(&mut core, 0);
+    send(&mut core, first, 0);
+    core.abandon(partition(), second, 1);
+    send(&mut core, second, 0);
+    assert_eq!(ack(&mut core, second, 0, &[40]).records, 1);
+    offer(&mut core, 1);
+    send(&mut core, first, 1);
+    assert_eq!(ack(&mut core, first, 1, &[40, 41]).records, 2);
+    let offsets = core.take_settled().into_iter().map(|it| match it.outcome {
+        Outcome::Done(done) => done.base_offset,
+        Outcome::Refused(refusal) => panic!("{refusal}"),
+    });
+    assert_eq!(offsets.collect::<Vec<_>>(), [Some(40), Some(41)]);
+    assert_eq!(core.unanswered(), 0);
+}
+
+/// A batch that its leader would not recognise again waits for the answer.
+#[test]
+fn a_batch_without_number_is_not_abandoned() {
+    let mut core = DeliveryCore::new(true, 1);
+    core.offer(
+        partition(),
+        Batch {
+            ticket: 0,
+            bytes: numbered(0, -1, -1),
+            records: 1,
+            numbering: Numbering::Plain,
+            deadline_ms: 1_000,
+        },
+    );
+    core.mark_sent(partition(), LinkId(1), 0);
+    core.abandon(partition(), LinkId(2), 1);
+    assert!(matches!(
+        core.next(partition(), LinkId(2), 1),
+        Want::Nothing
+    ));
+    assert_eq!(core.link_of(partition()), Some(LinkId(1)));
 }

@@ -163,9 +163,13 @@ impl Upstream {
             Route::Gone(refusal) => return self.core.fail(partition, &refusal),
         };
         let acks = self.acks.get(&partition).copied().unwrap_or(Acks::All);
+        let replaced = self.is_replaced(partition, &target);
         let Some(link) = self.link_for(LinkKey { target, acks }, now) else {
             return;
         };
+        if replaced && self.links.get(&link).is_some_and(Link::is_open) {
+            self.core.abandon(partition, link, now);
+        }
         loop {
             match self.core.next(partition, link, now) {
                 Want::Nothing => return,
@@ -188,6 +192,15 @@ impl Upstream {
                 }
             }
         }
+    }
+
+    /// Batches are in flight to a node that no longer leads; `leader` does. What
+    /// drains answers all it has before it ends.
+    fn is_replaced(&self, partition: TopicPartition, leader: &Target) -> bool {
+        let link = self.core.link_of(partition);
+        let link = link.and_then(|link| self.links.get(&link));
+        self.routes.to_leaders()
+            && link.is_some_and(|link| !link.draining && link.key.target.node != leader.node)
     }
 
     /// The link in use, or a new one if the target may be dialled.
