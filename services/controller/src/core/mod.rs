@@ -14,6 +14,8 @@
 mod balance;
 mod changed;
 mod events;
+#[doc(hidden)]
+pub mod fault;
 mod in_sync;
 mod jobs;
 mod nodes;

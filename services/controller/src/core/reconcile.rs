@@ -1,7 +1,10 @@
 //! Making partitions agree with who is alive: sets and leader of each in one
 //! change, as many changes in a transaction as it takes.
 
-use super::{CHANGES_PER_WRITE, Change, Core, Loss, Partition, SessionState, Value};
+use super::{
+    CHANGES_PER_WRITE, Change, Core, Loss, Partition, SessionState, Value,
+    fault::{Fault, planted},
+};
 use talweg_metastore::keys::Key;
 use talweg_types::{Durability, Incarnation, NodeId, TopicConfig, TopicId, TopicPartition};
 
@@ -64,6 +67,12 @@ impl Core {
             (Loss::Unflushed | Loss::Nothing, _) => {}
         }
         next.bury(&self.dead(&next.in_sync), rules.minimum);
+        if planted(Fault::NewProcessContinues)
+            && next.in_sync.contains(&next.leader)
+            && let Some(incarnation) = self.alive(next.leader)
+        {
+            next.leader_incarnation = incarnation;
+        }
         if !self.leads(&next) {
             next.elect(|node| self.alive(node), |node| !self.is_draining(node));
         }
