@@ -34,6 +34,7 @@ test: setup ## All tests, within 15 minutes warm
 	@deploy/setup test
 	@$(CARGO) build --workspace --bins --examples
 	@$(CARGO) test --workspace --no-fail-fast
+	@$(CARGO) test -p talweg-sim --features planted-faults --test planted
 
 bench: setup ## The figures of docs/performance.md
 	@deploy/bench/run

@@ -8,6 +8,7 @@
 use crate::{
     active::{ActiveSegment, Written},
     error::{AppendError, is_full},
+    fault::{Fault, planted},
     idempotency::{KeyVerdict, Remembered},
     names,
     partition::PartitionLog,
@@ -324,6 +325,9 @@ impl PartitionLog {
         });
         self.disk.appended_bytes += group.bytes;
         self.shared.set_log_end(group.next);
+        if planted(Fault::FlushAcknowledgedEarly) {
+            self.shared.set_flushed_end(group.next);
+        }
     }
 
     /// No room is cut back and passes; anything else fails the folder.

@@ -2,6 +2,7 @@
 
 use crate::{
     error::{LogError, is_full},
+    fault::{Fault, planted},
     flush::write_record,
     names,
     partition::PartitionLog,
@@ -23,7 +24,7 @@ impl PartitionLog {
         if offset <= bounds.log_start {
             return Ok(bounds.log_start);
         }
-        let record = match offset > bounds.flushed_end {
+        let record = match offset > bounds.flushed_end && !planted(Fault::StartAboveFlushed) {
             // A log start above what is durable would leave a hole after a power loss.
             true => {
                 self.flush_data()?;

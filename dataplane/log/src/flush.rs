@@ -17,6 +17,7 @@ use crate::{
     active::BlockSums,
     config::RECORD_LAG_BYTES,
     error::{LogError, is_full},
+    fault::{Fault, planted},
     fd_cache::OpenSegment,
     folder::LogFolder,
     index::IndexEntry,
@@ -280,7 +281,11 @@ impl FlushTicket {
 
     fn flush_data(&self) -> io::Result<()> {
         let fs = &*self.shared.folder.fs;
-        for open in &self.files {
+        for open in self
+            .files
+            .iter()
+            .filter(|_| !planted(Fault::FlushSkipsData))
+        {
             open.file.flush()?;
         }
         if self.new_folder {

@@ -21,6 +21,8 @@ pub mod dump;
 
 mod epochs;
 mod error;
+#[doc(hidden)]
+pub mod fault;
 mod fd_cache;
 mod flush;
 mod folder;

@@ -24,6 +24,7 @@ mod scan;
 use crate::{
     config::LogConfig,
     error::LogError,
+    fault::{Fault, planted},
     flush::write_record,
     folder::LogFolder,
     marker::Boot,
@@ -94,7 +95,8 @@ impl PartitionLog {
         let mut log = Self::create(folder, tp, config);
         let suspect = log.shared.dir.join(names::SUSPECT);
         let boot = match folder.fs.open(&suspect, false) {
-            Ok(_) => Boot::Unclean,
+            Ok(_) if !planted(Fault::SuspectIgnored) => Boot::Unclean,
+            Ok(_) => folder.boot(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => folder.boot(),
             Err(error) => return Err(log.recovery_failed(error)),
         };

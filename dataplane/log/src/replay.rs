@@ -3,6 +3,7 @@
 
 use crate::{
     epochs::Epochs,
+    fault::{Fault, planted},
     idempotency::{IdempotencyKeys, keys_of},
     sessions::Sessions,
     sidecar::sessions::SessionsFile,
@@ -30,7 +31,9 @@ impl Replayed {
         if header.is_control() {
             return;
         }
-        self.sessions.apply(header, append_time);
+        if !planted(Fault::SessionsNotReplayed) {
+            self.sessions.apply(header, append_time);
+        }
         let bytes = Bytes::copy_from_slice(batch);
         match decode_records(&bytes, limits::UNPACKED_BATCH_BYTES_MAX as usize) {
             Ok(records) => self.keys.apply(header, keys_of(&records), append_time),

@@ -8,6 +8,7 @@
 
 use crate::{
     error::LogError,
+    fault::{Fault, planted},
     flush::write_record,
     marker::Boot,
     names,
@@ -129,7 +130,11 @@ impl PartitionLog {
         self.closing.clear();
         self.disk.removals.clear();
         let now = TimestampMs(i64::MIN);
+        let before = planted(Fault::SessionsOutliveCut).then(|| self.sessions.clone());
         let report = self.recover_as(Boot::SameBoot, now)?;
+        if let Some(before) = before {
+            self.sessions = before;
+        }
         Ok(Truncation {
             log_end: report.kept_to,
             cut_bytes,

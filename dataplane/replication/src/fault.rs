@@ -1,9 +1,9 @@
-//! Mistakes that the property test plants to prove that its oracles see them.
-//! Outside of tests nothing is ever planted and the question costs nothing.
+//! Mistakes that tests and the simulation plant to prove that their oracles see
+//! them. Elsewhere nothing is ever planted and the question costs nothing.
 
 /// One rule that is left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The leader's own counted end is the watermark.
     WatermarkWithoutInSync,
     /// The watermark moves although the confirmed set is below the minimum.
@@ -20,17 +20,33 @@ pub(crate) enum Fault {
     OldIncarnationAccepted,
     /// Only the confirmed set holds the watermark while a change is pending.
     ProposalDoesNotHold,
+    /// acks=all is appended although too few are in sync.
+    MinimumIgnoredAtAppend,
+    /// A new leader shows its watermark before it knows what was published.
+    WatermarkShownEarly,
+    /// Who waits is not told that the epoch has ended.
+    WaitersOutliveEpoch,
+    /// Produce is taken although nobody was heard for a session time-out.
+    ContactIgnored,
+    /// Every position of a fetch is taken for good.
+    DivergenceNotFound,
+    /// A log may be cut below its watermark at any time.
+    CutsBelowWatermark,
+    /// A new process of a member moves the old one's position at once.
+    SuccessorHeardAtOnce,
 }
 
-#[cfg(not(test))]
+#[cfg(not(any(test, feature = "planted-faults")))]
 pub(crate) const fn planted(_: Fault) -> bool {
     false
 }
 
-#[cfg(test)]
-pub(crate) use planting::{plant, planted};
+#[cfg(any(test, feature = "planted-faults"))]
+pub use planting::plant;
+#[cfg(any(test, feature = "planted-faults"))]
+pub(crate) use planting::planted;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "planted-faults"))]
 mod planting {
     use super::Fault;
     use std::cell::Cell;
@@ -44,7 +60,7 @@ mod planting {
     }
 
     /// For this thread, until the next call.
-    pub(crate) fn plant(fault: Option<Fault>) {
+    pub fn plant(fault: Option<Fault>) {
         PLANTED.set(fault);
     }
 }

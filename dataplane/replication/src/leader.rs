@@ -30,6 +30,7 @@
 use crate::{
     MonotonicMs,
     contact::Contacts,
+    fault::{Fault, planted},
     replica::{Replica, ReplicaEnds},
     waiters::{Failure, Reached, Waiter, Waiters},
 };
@@ -140,7 +141,8 @@ impl<W> Leader<W> {
 
     /// False while an earlier leader may have published a higher watermark.
     pub fn watermark_is_known(&self) -> bool {
-        self.epoch().is_some() && self.high_watermark >= self.epoch_start
+        self.epoch().is_some()
+            && (self.high_watermark >= self.epoch_start || planted(Fault::WatermarkShownEarly))
     }
 
     /// Produces that wait for an answer.
@@ -285,6 +287,9 @@ impl<W> Leader<W> {
     }
 
     fn fail_waiters(&mut self, effects: &mut Vec<Effect<W>>) {
+        if planted(Fault::WaitersOutliveEpoch) {
+            return;
+        }
         let why = Failure::LeadershipLost;
         effects.extend(
             self.waiters

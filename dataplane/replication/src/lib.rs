@@ -16,7 +16,8 @@ mod check;
 mod cluster;
 mod contact;
 mod divergence;
-mod fault;
+#[doc(hidden)]
+pub mod fault;
 mod follower;
 mod leader;
 mod replica;

@@ -1,7 +1,11 @@
 //! Comparing the index store with the recovered log.
 
 use super::{IndexFound, RecoveryReport};
-use crate::{index::IndexState, partition::PartitionLog};
+use crate::{
+    fault::{Fault, planted},
+    index::IndexState,
+    partition::PartitionLog,
+};
 use std::sync::atomic::Ordering;
 use talweg_types::Offset;
 
@@ -21,7 +25,10 @@ impl PartitionLog {
                 (None, IndexFound::Unreadable)
             }
             Ok(None) => (None, IndexFound::Missing),
-            Ok(Some((of, valid_to))) if of != generation || valid_to > bounds.log_end => {
+            Ok(Some((of, valid_to)))
+                if (of != generation || valid_to > bounds.log_end)
+                    && !planted(Fault::IndexAheadBelieved) =>
+            {
                 (None, IndexFound::Ahead)
             }
             Ok(Some((_, valid_to))) if valid_to < indexed_from => {

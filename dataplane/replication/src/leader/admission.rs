@@ -1,7 +1,10 @@
 //! Whether a batch may be appended.
 
 use super::{Leader, NotAdmitted, Role};
-use crate::{Contacts, MonotonicMs};
+use crate::{
+    Contacts, MonotonicMs,
+    fault::{Fault, planted},
+};
 use talweg_types::Acks;
 
 impl<W> Leader<W> {
@@ -12,7 +15,8 @@ impl<W> Leader<W> {
             return Err(NotAdmitted::NotLeader);
         }
         let (in_sync, needed) = (self.confirmed(), self.needed());
-        if acks == Acks::All && in_sync < needed {
+        let ignored = planted(Fault::MinimumIgnoredAtAppend);
+        if acks == Acks::All && in_sync < needed && !ignored {
             return Err(NotAdmitted::NotEnoughReplicas { in_sync, needed });
         }
         Ok(())
@@ -34,6 +38,9 @@ impl<W> Leader<W> {
     /// writes asks for, another may lead already: what is taken may be lost.
     fn quorum_contact(&self, now: MonotonicMs, node: &Contacts) -> Result<(), NotAdmitted> {
         let within = self.timings.session_ms;
+        if planted(Fault::ContactIgnored) {
+            return Ok(());
+        }
         if self.contacts.controller_within(now, within) || node.controller_within(now, within) {
             return Ok(());
         }

@@ -58,7 +58,8 @@ impl<W> Leader<W> {
         if known.is_none_or(|known| known < report.incarnation) {
             // A new process: its log may be shorter than what the old one said.
             // In the in-sync set the old positions hold until the set changes.
-            if known.is_some() && self.holds_watermark(report.node) {
+            let at_once = planted(Fault::SuccessorHeardAtOnce);
+            if known.is_some() && self.holds_watermark(report.node) && !at_once {
                 self.keep_successor(report);
                 return;
             }

@@ -7,6 +7,7 @@
 
 use super::{
     CHANGES_PER_WRITE, CallId, Change, Core, Effect, Partition, Refusal, Reply, SessionState,
+    fault::{Fault, planted},
     reconcile::put,
 };
 use std::collections::{BTreeSet, VecDeque};
@@ -148,7 +149,8 @@ impl Core {
                 state: Some(partition.clone()),
             });
         }
-        if proposal.partition_epoch != partition.partition_epoch {
+        let compared = !planted(Fault::PartitionEpochNotCompared);
+        if proposal.partition_epoch != partition.partition_epoch && compared {
             let why = format!(
                 "partition epoch {} is not the newest, {}",
                 proposal.partition_epoch.0, partition.partition_epoch.0
@@ -169,6 +171,9 @@ impl Core {
         proposal: &InSyncProposal,
         partition: &Partition,
     ) -> Result<(), String> {
+        if planted(Fault::LeaderNotCompared) {
+            return Ok(());
+        }
         if (partition.leader, partition.leader_incarnation) != (asked.node, asked.incarnation) {
             return Err(format!(
                 "the leader is node {} in incarnation {}",
@@ -213,6 +218,7 @@ impl Core {
             .ok_or_else(|| format!("members: node {node} is dead"))?;
         // A leader that has not heard a member in its epoch keeps it as it is here.
         let kept = incarnation == Incarnation(0) && partition.in_sync.contains(&node);
+        let kept = kept || planted(Fault::StaleMemberAdmitted);
         if session.incarnation != incarnation && !kept {
             return Err(format!(
                 "members: node {node} lives in incarnation {}, not {}",

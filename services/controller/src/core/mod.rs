@@ -14,6 +14,8 @@
 mod balance;
 mod changed;
 mod events;
+#[doc(hidden)]
+pub mod fault;
 mod health;
 mod in_sync;
 mod jobs;

@@ -9,6 +9,7 @@
 use super::{
     Change, Cluster, Core, EARLIER_PROCESSES, Effect, Loss, Node, Now, Partition, Refusal,
     Registration, Session, SessionState, StreamId, Value,
+    fault::{Fault, planted},
     jobs::Job,
     sessions::{FIRST_MEMORY_ID, Plane},
 };
@@ -261,8 +262,8 @@ impl Core {
 fn loss(before: &Node, asking: &Registration) -> Loss {
     let there = |folder| asking.folders.contains(folder) && !asking.fresh.contains(folder);
     match (before.folders.iter().all(there), asking.clean) {
-        (false, _) => Loss::All,
-        (true, false) => Loss::Unflushed,
-        (true, true) => Loss::Nothing,
+        (false, _) if !planted(Fault::EmptyFolderIgnored) => Loss::All,
+        (_, false) if !planted(Fault::UncleanBootIgnored) => Loss::Unflushed,
+        _ => Loss::Nothing,
     }
 }

@@ -1,7 +1,10 @@
 //! Making partitions agree with who is alive: sets and leader of each in one
 //! change, as many changes in a transaction as it takes.
 
-use super::{CHANGES_PER_WRITE, Change, Core, Loss, Partition, SessionState, Value};
+use super::{
+    CHANGES_PER_WRITE, Change, Core, Loss, Partition, SessionState, Value,
+    fault::{Fault, planted},
+};
 use talweg_metastore::keys::Key;
 use talweg_types::{Durability, Incarnation, NodeId, TopicConfig, TopicId, TopicPartition};
 
@@ -65,6 +68,12 @@ impl Core {
         }
         self.drop_failed(tp, &mut next, rules.durability);
         next.bury(&self.gone(tp, &next.in_sync), rules.minimum);
+        if planted(Fault::NewProcessContinues)
+            && next.in_sync.contains(&next.leader)
+            && let Some(incarnation) = self.alive(next.leader)
+        {
+            next.leader_incarnation = incarnation;
+        }
         if !self.leads(&next) {
             next.elect(|node| self.able(tp, node), |node| !self.avoids(tp, node));
         }

@@ -5,7 +5,9 @@
 //! partition has no leader, no log of it changes.
 
 use super::{
-    CHANGES_PER_WRITE, Change, Core, Effect, Now, Partition, SessionState, StreamId, reconcile::put,
+    CHANGES_PER_WRITE, Change, Core, Effect, Now, Partition, SessionState, StreamId,
+    fault::{Fault, planted},
+    reconcile::put,
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -140,7 +142,10 @@ impl Core {
             let before = self.leaderless(*tp).filter(|p| p.is_stuck())?;
             let all = before.last_in_sync.iter();
             let ends = all.map(|node| Some((*node, self.end_of(*tp, *node)?)));
-            let ends: Vec<_> = ends.collect::<Option<_>>()?;
+            let ends: Vec<_> = match planted(Fault::RecoversWithoutAll) {
+                true => ends.flatten().collect(),
+                false => ends.collect::<Option<_>>()?,
+            };
             self.recovered(now, *tp, before, &ends, false)
         });
         let changes: Vec<_> = recovered.take(CHANGES_PER_WRITE).collect();
@@ -160,6 +165,10 @@ impl Core {
         let best = ends
             .iter()
             .max_by_key(|(node, end)| (*end, std::cmp::Reverse(first(node))));
+        let least = ends.iter().min_by_key(|(_, end)| *end);
+        let best = best
+            .filter(|_| !planted(Fault::ShortestRecovered))
+            .or(least);
         let (node, end) = *best?;
         let leader = (node, self.able(tp, node)?);
         let minimum = self.rules(tp.topic_id)?.minimum;

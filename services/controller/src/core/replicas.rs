@@ -8,7 +8,10 @@
 //! * Both sets empty: all who held what was acknowledged have lost bytes. The
 //!   last in-sync set says who they were.
 
-use super::{Partition, Recovered};
+use super::{
+    Partition, Recovered,
+    fault::{Fault, planted},
+};
 use talweg_types::{Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs};
 
 /// What a replica may have lost when its process ended.
@@ -52,7 +55,9 @@ impl Partition {
     /// Led by `leader` (or by none) from a new epoch on.
     pub(super) fn lead(&mut self, leader: Option<(NodeId, Incarnation)>) {
         (self.leader, self.leader_incarnation) = leader.unwrap_or_default();
-        self.leader_epoch = LeaderEpoch(self.leader_epoch.0.saturating_add(1));
+        if !planted(Fault::EpochKeptByElection) {
+            self.leader_epoch = LeaderEpoch(self.leader_epoch.0.saturating_add(1));
+        }
     }
 
     /// Nobody can be elected by the rules: who held what was acknowledged has
@@ -63,6 +68,9 @@ impl Partition {
 
     /// These died at once. The watermark did not move after any of them.
     pub(super) fn bury(&mut self, dead: &[NodeId], minimum: usize) {
+        if planted(Fault::DeadStaysInSync) {
+            return;
+        }
         let (gone, left) = self.in_sync.iter().partition(|node| dead.contains(node));
         self.in_sync = left;
         let gone: Vec<_> = gone;
@@ -74,7 +82,9 @@ impl Partition {
     /// `node` has lost bytes.
     pub(super) fn drop_incomplete(&mut self, node: NodeId) {
         self.in_sync.retain(|other| *other != node);
-        self.eligible.retain(|other| *other != node);
+        if !planted(Fault::EligibleKeptOnUncleanBoot) {
+            self.eligible.retain(|other| *other != node);
+        }
     }
 
     /// The log of `node` is gone: nobody waits for it unless there is no other.
@@ -107,8 +117,10 @@ impl Partition {
             good.into_iter().chain(rest).next()
         };
         let elected = first(&self.in_sync).or_else(|| first(&self.eligible));
+        let any = || first(&self.replicas).filter(|_| planted(Fault::StaleReplicaElected));
+        let elected = elected.or_else(any);
         if let Some((node, _)) = elected
-            && take(&mut self.eligible, node)
+            && (take(&mut self.eligible, node) || !self.in_sync.contains(&node))
         {
             self.in_sync.push(node);
         }
@@ -128,19 +140,21 @@ impl Partition {
         self.in_sync = vec![leader.0];
         self.eligible.clear();
         self.lead(Some(leader));
-        self.recovered = Some(Recovered {
-            epoch: self.leader_epoch,
-            unclean,
-            time,
-            from: Some(from),
-        });
+        if !planted(Fault::RecoveredNotRecorded) {
+            self.recovered = Some(Recovered {
+                epoch: self.leader_epoch,
+                unclean,
+                time,
+                from: Some(from),
+            });
+        }
         self.settle(minimum);
     }
 
     /// Brings the sets in order: each in the order of the replicas, the eligible
     /// one empty while enough are in sync, the last in-sync set up to date.
     pub(super) fn settle(&mut self, minimum: usize) {
-        if self.in_sync.len() >= minimum {
+        if self.in_sync.len() >= minimum && !planted(Fault::EligibleNotEmptied) {
             self.eligible.clear();
         }
         let among = |set: &[NodeId]| {
@@ -151,7 +165,8 @@ impl Partition {
         let both = among(&[in_sync.clone(), eligible.clone()].concat());
         // Without a leader nothing is acknowledged: who is lost then may still
         // have the newest log.
-        let last = match both.len() >= minimum && !self.leader.is_none() {
+        let enough = both.len() >= minimum || planted(Fault::LastInSyncBelowMinimum);
+        let last = match enough && !self.leader.is_none() {
             true => both,
             false => match among(&self.last_in_sync) {
                 last if last.is_empty() => both,

@@ -1,0 +1,66 @@
+//! Mistakes that the simulation plants to prove that its oracles see them.
+//! Elsewhere nothing is ever planted and the question costs nothing.
+
+/// One rule that is left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// Another leader goes on in the epoch of the one before.
+    EpochKeptByElection,
+    /// A new process leads in the epoch of the old one.
+    NewProcessContinues,
+    /// Who is in neither set may be elected.
+    StaleReplicaElected,
+    /// An unclean boot leaves the eligible set as it is.
+    EligibleKeptOnUncleanBoot,
+    /// An unclean boot is taken for a clean one.
+    UncleanBootIgnored,
+    /// An empty folder is taken for one that has lost nothing.
+    EmptyFolderIgnored,
+    /// An election after a loss is not recorded.
+    RecoveredNotRecorded,
+    /// After a loss the one with the least leads.
+    ShortestRecovered,
+    /// After a loss an election waits for nobody.
+    RecoversWithoutAll,
+    /// An in-sync set may name a process that is gone.
+    StaleMemberAdmitted,
+    /// An in-sync set is taken whatever it was proposed on.
+    PartitionEpochNotCompared,
+    /// An in-sync set is taken from whoever proposes it.
+    LeaderNotCompared,
+    /// A dead node stays in the in-sync set.
+    DeadStaysInSync,
+    /// The eligible set outlives the in-sync set's return to its minimum.
+    EligibleNotEmptied,
+    /// The last in-sync set shrinks with the in-sync one.
+    LastInSyncBelowMinimum,
+}
+
+#[cfg(not(feature = "planted-faults"))]
+pub(crate) const fn planted(_: Fault) -> bool {
+    false
+}
+
+#[cfg(feature = "planted-faults")]
+pub use planting::plant;
+#[cfg(feature = "planted-faults")]
+pub(crate) use planting::planted;
+
+#[cfg(feature = "planted-faults")]
+mod planting {
+    use super::Fault;
+    use std::cell::Cell;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
+    }
+
+    pub(crate) fn planted(fault: Fault) -> bool {
+        PLANTED.get() == Some(fault)
+    }
+
+    /// For this thread, until the next call.
+    pub fn plant(fault: Option<Fault>) {
+        PLANTED.set(fault);
+    }
+}
