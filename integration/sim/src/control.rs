@@ -419,6 +419,7 @@ impl World {
                     id: FolderId(Uuid::nil()),
                     free_bytes: 1 << 40,
                     total_bytes: 1 << 40,
+                    full: false,
                     failure: if failed {
                         "failed".into()
                     } else {

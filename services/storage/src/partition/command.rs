@@ -24,7 +24,8 @@ use talweg_replication::{
     SessionTag,
 };
 use talweg_types::{
-    Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId, TopicPartition,
+    Acks, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId,
+    TopicPartition,
 };
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};

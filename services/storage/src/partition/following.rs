@@ -244,7 +244,7 @@ impl Replica {
                         from: before.log_end,
                         to: cut.log_end,
                         bytes: cut.cut_bytes,
-                        time: clock::wall_now(),
+                        time: (self.wall_clock)(),
                         below_watermark,
                     });
                 });

@@ -50,7 +50,7 @@ fn the_greatest_log_leads_when_all_are_back() {
         let (_, end) = ends[leader as usize - 1];
         assert_eq!(
             recovered.from,
-            Some(Offset(end)),
+            Some(talweg_types::Offset(end)),
             "names what may be missing"
         );
         let told = |e: &&Effect| matches!(e, Effect::Recovered { .. });
