@@ -131,15 +131,32 @@ mod tests {
         type Doctor = fn(&mut Look);
         let rows: [(Doctor, &str); 7] = [
             (|look| look.leader = 1, "leader n2 was promised, not n1"),
-            (|look| drop(look.in_sync.insert(3)), "not n1 n2 n3"),
-            (|look| drop(look.in_sync.remove(&1)), "not n2"),
+            (
+                |look| {
+                    look.in_sync.insert(3);
+                },
+                "not n1 n2 n3",
+            ),
+            (
+                |look| {
+                    look.in_sync.remove(&1);
+                },
+                "not n2",
+            ),
             (|look| look.high_watermark = Some(6), "watermark"),
             (|look| look.high_watermark = None, "watermark"),
             (
-                |look| drop(look.log_ends.insert(1, 6)),
+                |look| {
+                    look.log_ends.insert(1, 6);
+                },
                 "not n1 6, n2 4, n3 3",
             ),
-            (|look| drop(look.log_ends.remove(&3)), "not n1 4, n2 4"),
+            (
+                |look| {
+                    look.log_ends.remove(&3);
+                },
+                "not n1 4, n2 4",
+            ),
         ];
         for (doctor, words) in rows {
             let mut look = end_of_the_story();
