@@ -14,6 +14,7 @@
 mod balance;
 mod changed;
 mod events;
+mod health;
 mod in_sync;
 mod jobs;
 mod nodes;
@@ -33,6 +34,7 @@ mod view;
 mod tests;
 
 pub use changed::Changed;
+pub use health::Health;
 pub use in_sync::{AlterInSync, InSyncProposal, InSyncResult};
 pub use jobs::Job;
 pub use placement::Limits;
