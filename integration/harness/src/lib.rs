@@ -8,6 +8,7 @@ mod load;
 mod poller;
 mod ports;
 mod process;
+pub mod prometheus;
 pub mod raw;
 mod stack;
 mod writer;

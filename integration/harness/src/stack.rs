@@ -17,7 +17,7 @@ pub struct StackBuilder {
     /// With etcd; 0: one controller with the embedded store.
     controllers: usize,
     racks: usize,
-    settings: Vec<(&'static str, String)>,
+    settings: Vec<(&'static str, Option<usize>, String)>,
     env: Vec<(String, String)>,
 }
 
@@ -57,7 +57,14 @@ impl StackBuilder {
     /// A setting `key=value` for one plane: "controller", "storage" or "gateway".
     #[must_use]
     pub fn set(mut self, plane: &'static str, setting: &str) -> Self {
-        self.settings.push((plane, setting.into()));
+        self.settings.push((plane, None, setting.into()));
+        self
+    }
+
+    /// The same for one process of a plane, by its place.
+    #[must_use]
+    pub fn set_one(mut self, plane: &'static str, place: usize, setting: &str) -> Self {
+        self.settings.push((plane, Some(place), setting.into()));
         self
     }
 
@@ -88,11 +95,15 @@ pub struct Stack {
     /// Further controllers, with etcd.
     pub standbys: Vec<Process>,
     pub etcd: Option<Process>,
+    /// URL of that etcd.
+    pub etcd_url: Option<String>,
     pub storages: Vec<Process>,
     pub gateways: Vec<Process>,
     storage_ports: Vec<u16>,
     gateway_ports: Vec<(u16, u16)>,
     controller_ports: Vec<u16>,
+    /// Where each process shows its metrics, by plane.
+    scraped: Vec<(&'static str, u16)>,
     folder: PathBuf,
     temp: Option<TempDir>,
 }
@@ -112,10 +123,16 @@ impl Stack {
             .map(|port| format!("http://127.0.0.1:{port}"))
             .collect();
         let controllers = format!("controllers={}", urls.join(","));
+        let mut scraped = Vec::new();
+        let mut scrape = |plane: &'static str| {
+            let port = free_port();
+            scraped.push((plane, port));
+            listen("http", port)
+        };
         let described = controller_ports.iter().enumerate().map(|(i, port)| {
             let mut own = vec![
                 listen("grpc", *port),
-                listen("http", free_port()),
+                scrape("controller"),
                 format!("data_dir={}", folder.join("controller").display()),
             ];
             own.extend(
@@ -146,7 +163,7 @@ impl Stack {
                     &folder,
                     vec![
                         listen("grpc", *port),
-                        listen("http", free_port()),
+                        scrape("storage"),
                         format!("data_dirs={}", data.display()),
                         format!("rack={rack}"),
                         controllers.clone(),
@@ -175,18 +192,26 @@ impl Stack {
             })
             .collect();
         gateways.iter_mut().for_each(|g| g.start(START));
+        scraped.extend(gateway_ports.iter().map(|(_, http)| ("gateway", *http)));
         Self {
             controller,
             standbys: all,
+            etcd_url: etcd.as_ref().map(|(_, url)| url.clone()),
             etcd: etcd.map(|(process, _)| process),
             storages,
             gateways,
             storage_ports,
             gateway_ports,
             controller_ports,
+            scraped,
             folder,
             temp: Some(temp),
         }
+    }
+
+    /// Where each process shows its metrics: its plane and its port.
+    pub fn scraped(&self) -> &[(&'static str, u16)] {
+        &self.scraped
     }
 
     /// gRPC URL of gateway `i`.
@@ -264,8 +289,8 @@ impl StackBuilder {
         let settings = self
             .settings
             .iter()
-            .filter(|(p, _)| *p == plane)
-            .map(|(_, s)| s.clone());
+            .filter(|(p, place, _)| *p == plane && place.is_none_or(|place| place == i))
+            .map(|(_, _, s)| s.clone());
         let args = own
             .into_iter()
             .chain(settings)
