@@ -272,6 +272,12 @@ impl LogFolder {
         }
     }
 
+    /// Below this many free bytes produce is refused.
+    pub fn reserve(&self, space: Space) -> u64 {
+        let default = (space.total_bytes / 20).min(GIB);
+        self.options.reserve_bytes.unwrap_or(default)
+    }
+
     /// Looks at the disk again and decides whether the folder is full. The
     /// driver calls it about once a second, on a worker.
     pub fn refresh_space(&self) -> Space {
@@ -282,11 +288,7 @@ impl LogFolder {
                 total_bytes: 0,
             };
         };
-        let reserve = self
-            .options
-            .reserve_bytes
-            .unwrap_or((space.total_bytes / 20).min(GIB));
-        if space.free_bytes < reserve {
+        if space.free_bytes < self.reserve(space) {
             self.set_full();
         } else if self.full.swap(false, Ordering::Relaxed) {
             tracing::info!(folder = %self.root.display(), free_bytes = space.free_bytes, "log folder has space again");

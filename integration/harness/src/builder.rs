@@ -27,7 +27,8 @@ pub struct StackBuilder {
     etcd_in_memory: bool,
     /// Of each storage node's own disk; 0: folders of the machine's.
     disk_bytes: u64,
-    settings: Vec<(&'static str, String)>,
+    /// Plane, place in it (`None`: all), setting.
+    settings: Vec<(&'static str, Option<usize>, String)>,
     env: Vec<(String, String)>,
 }
 
@@ -99,7 +100,14 @@ impl StackBuilder {
     /// A setting `key=value` for one plane: "controller", "storage" or "gateway".
     #[must_use]
     pub fn set(mut self, plane: &'static str, setting: &str) -> Self {
-        self.settings.push((plane, setting.into()));
+        self.settings.push((plane, None, setting.into()));
+        self
+    }
+
+    /// The same for one process of a plane, by its place.
+    #[must_use]
+    pub fn set_one(mut self, plane: &'static str, place: usize, setting: &str) -> Self {
+        self.settings.push((plane, Some(place), setting.into()));
         self
     }
 
@@ -130,6 +138,7 @@ impl StackBuilder {
         Stack {
             controller: controllers.remove(0),
             standbys: controllers,
+            etcd_url: etcd.as_ref().map(|(_, url)| url.clone()),
             etcd: etcd.map(|(process, _)| process),
             storages,
             gateways,
@@ -172,8 +181,8 @@ impl Site {
         ];
         let settings = self.plan.settings.iter();
         let settings = settings
-            .filter(|(p, _)| *p == plane)
-            .map(|(_, setting)| setting.clone());
+            .filter(|(p, only, _)| *p == plane && only.is_none_or(|only| only == i))
+            .map(|(_, _, setting)| setting.clone());
         let args = listen
             .into_iter()
             .chain(own)
@@ -184,6 +193,13 @@ impl Site {
         let process = Process::new(&name, &program, args, &self.folder).at(place);
         let env = self.plan.env.iter();
         env.fold(process, |p, (key, value)| p.env(key, value))
+    }
+
+    /// A port at which a process of this plane will show its metrics.
+    fn scraped(&mut self, plane: &'static str) -> u16 {
+        let port = free_port();
+        self.urls.scraped.push((plane, port));
+        port
     }
 
     fn controllers(&mut self, etcd: Option<&str>) -> Vec<Process> {
@@ -197,7 +213,8 @@ impl Site {
                 self.folder.join("controller").display()
             )];
             own.extend(etcd.map(|url| format!("etcd_endpoints={url}")));
-            let mut process = self.process("controller", i, place, (port, free_port()), own);
+            let http = self.scraped("controller");
+            let mut process = self.process("controller", i, place, (port, http), own);
             match i {
                 0 => process.start(START),
                 // A standby does not say that it is ready.
@@ -235,7 +252,8 @@ impl Site {
                 self.controller_setting(),
             ];
             own.extend(i.checked_rem(self.plan.racks).map(|r| format!("rack=r{r}")));
-            all.push(self.process("storage", i, place, (port, free_port()), own));
+            let http = self.scraped("storage");
+            all.push(self.process("storage", i, place, (port, http), own));
         }
         all.iter_mut().for_each(|storage| storage.start(START));
         all
@@ -245,7 +263,7 @@ impl Site {
         let mut all = Vec::new();
         for i in 0..self.plan.gateways {
             let place = self.place(&format!("gateway-{i}"));
-            let ports = (free_port(), free_port());
+            let ports = (free_port(), self.scraped("gateway"));
             self.urls.gateways.push(url(&place, ports.0));
             self.urls.gateways_http.push(url(&place, ports.1));
             let own = vec![self.controller_setting()];

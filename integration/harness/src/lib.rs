@@ -16,6 +16,7 @@ mod one_shot;
 mod poller;
 mod ports;
 mod process;
+pub mod prometheus;
 pub mod raw;
 mod seed;
 mod stack;

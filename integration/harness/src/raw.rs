@@ -1,6 +1,7 @@
 //! Streams as a stranger writes them: tonic's generated clients, no code of our
 //! own in between, so that every frame of a test is in plain sight.
 
+use crate::eventually;
 use bytes::Bytes;
 use std::{collections::VecDeque, time::Duration};
 use talweg_batch::BatchBuilder;
@@ -99,6 +100,40 @@ pub async fn bounds(
         Some(error) => Err(error.message),
         None => answer.bounds.ok_or_else(|| "no bounds".into()),
     }
+}
+
+/// The partitions of a topic, as a gateway describes them.
+pub async fn describe(
+    channel: &Channel,
+    topic: &str,
+) -> Result<Vec<v1::PartitionDescription>, String> {
+    let request = v1::DescribeTopicRequest {
+        name: topic.into(),
+        ..Default::default()
+    };
+    let described = TopicServiceClient::new(channel.clone())
+        .describe_topic(request)
+        .await;
+    let described = described.map_err(|status| status.to_string())?;
+    Ok(described.into_inner().partitions)
+}
+
+/// Waits until each partition of a topic has a leader and so many in sync.
+pub async fn in_sync(
+    channel: &Channel,
+    topic: &str,
+    replicas: usize,
+) -> Vec<v1::PartitionDescription> {
+    let what = format!("{replicas} of {topic} in sync");
+    eventually(&what, Duration::from_secs(60), || async {
+        let partitions = describe(channel, topic).await?;
+        let whole = |p: &v1::PartitionDescription| p.leader > 0 && p.in_sync.len() == replicas;
+        match !partitions.is_empty() && partitions.iter().all(whole) {
+            true => Ok(partitions),
+            false => Err(format!("{partitions:?}")),
+        }
+    })
+    .await
 }
 
 /// An uncompressed batch of values without keys.

@@ -17,6 +17,8 @@ pub struct Stack {
     /// Further controllers, with etcd.
     pub standbys: Vec<Process>,
     pub etcd: Option<Process>,
+    /// URL of that etcd.
+    pub etcd_url: Option<String>,
     pub storages: Vec<Process>,
     pub gateways: Vec<Process>,
     pub(crate) urls: Urls,
@@ -35,11 +37,18 @@ pub(crate) struct Urls {
     pub storages: Vec<String>,
     pub gateways: Vec<String>,
     pub gateways_http: Vec<String>,
+    /// Where each process shows its metrics, by plane.
+    pub scraped: Vec<(&'static str, u16)>,
 }
 
 impl Stack {
     pub fn builder() -> StackBuilder {
         StackBuilder::default()
+    }
+
+    /// Where each process shows its metrics: its plane and its port.
+    pub fn scraped(&self) -> &[(&'static str, u16)] {
+        &self.urls.scraped
     }
 
     /// gRPC URL of gateway `i`.

@@ -300,7 +300,7 @@ impl Governor {
         self.metrics.active.set(1);
         tracing::info!(address = %self.candidate.address, "this is the active controller");
         let ended = term.run(messages, &self.stop).await;
-        self.metrics.active.set(0);
+        self.metrics.stand_by();
         self.handle.set_role(Role::Starting);
         ended
     }

@@ -39,6 +39,9 @@ const GATHERED_MAX: usize = 2_000;
 /// A silent node is found so much of a session time-out late at most.
 const TICKS_A_SESSION: u32 = 12;
 
+/// Figures look at every partition: not more often than this.
+const FIGURES: Duration = Duration::from_millis(500);
+
 /// Why a term ended without an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
@@ -68,6 +71,8 @@ pub struct Term {
     events: mpsc::WeakSender<Message>,
     resigned: bool,
     metrics: Arc<Metrics>,
+    /// When the figures were shown, and whether they have changed since.
+    figures: (Option<Instant>, bool),
 }
 
 impl Term {
@@ -105,6 +110,7 @@ impl Term {
             events,
             resigned: false,
             metrics,
+            figures: (None, true),
         })
     }
 
@@ -130,6 +136,7 @@ impl Term {
                 _ = tick.tick() => {
                     self.hear(&mut mailbox);
                     self.event(Event::Tick);
+                    self.show_figures();
                 }
                 message = mailbox.recv() => match message {
                     Some(message) => self.on_message(message),
@@ -239,8 +246,17 @@ impl Term {
             Some(delta) => self.hub.tell(&delta),
             None => self.hub.restart(),
         }
-        let watchers = self.hub.len();
-        self.metrics.on_changed(&self.core, watchers);
+        self.figures.1 = true;
+        self.show_figures();
+    }
+
+    fn show_figures(&mut self) {
+        let (shown, changed) = self.figures;
+        if changed && shown.is_none_or(|at| at.elapsed() >= FIGURES) {
+            let watchers = self.hub.len();
+            self.metrics.on_changed(&self.core, watchers);
+            self.figures = (Some(Instant::now()), false);
+        }
     }
 
     fn act(&mut self, effect: Effect) {
@@ -330,12 +346,7 @@ impl Term {
     }
 
     fn on_recovered(&self, partition: TopicPartition, leader: NodeId, recovered: Recovered) {
-        let kind = if recovered.unclean {
-            "unclean"
-        } else {
-            "recovered"
-        };
-        self.metrics.recovered.with_label_values(&[kind]).inc();
+        self.metrics.on_recovered(recovered.unclean);
         tracing::error!(
             %partition,
             leader = leader.0,

@@ -80,6 +80,7 @@ async fn watch_once(node: &Node, server: &str, heard: &mut bool) -> Result<(), R
         };
         let view = follower.apply(update)?;
         *heard = true;
+        node.metrics.metadata.heard();
         if let Some(view) = view {
             node.metrics.view_revision.set(view.revision);
             node.view.set(view);
@@ -221,7 +222,9 @@ pub async fn session(node: Arc<Node>, addresses: Addresses) {
     loop {
         let server = node.controller.server();
         let mut heard = false;
-        match session_once(&node, &pool, &server, &addresses, process_id, &mut heard).await {
+        let ended = session_once(&node, &pool, &server, &addresses, process_id, &mut heard).await;
+        node.metrics.controller_connected.set(0);
+        match ended {
             Ok(()) => return,
             Err(refusal) => {
                 if heard {
@@ -277,6 +280,7 @@ async fn session_once(
     let mut interval = Duration::from_secs(1);
     let mut silence = Duration::from_secs(10);
     let mut next_beat = tokio::time::Instant::now() + interval;
+    let mut heard_at = tokio::time::Instant::now();
     loop {
         tokio::select! {
             biased;
@@ -287,13 +291,16 @@ async fn session_once(
                 let _ = tokio::time::timeout(Duration::from_millis(300), ended).await;
                 return Ok(());
             }
-            answer = tokio::time::timeout(silence, answers.message()) => {
+            // From the last word on: our own heartbeats say nothing about the controller.
+            answer = tokio::time::timeout_at(heard_at + silence, answers.message()) => {
                 let answer = answer.map_err(|_| Refusal::unavailable("the session is silent"))?;
+                heard_at = tokio::time::Instant::now();
                 let answer = answer.map_err(|status| Refusal::from_status(&status))?;
                 match answer.ok_or_else(|| Refusal::unavailable("the controller ended the session"))?.frame {
                     Some(Answer::Registered(registered)) => {
                         *heard = true;
                         node.set_id(registered.node_id);
+                        node.metrics.controller_connected.set(1);
                         let timeout = Duration::from_millis(registered.session_timeout_ms.max(300).into());
                         (interval, silence) = (timeout / 3, timeout * 2);
                         next_beat = tokio::time::Instant::now() + interval;

@@ -1,6 +1,10 @@
 //! What a gateway counts.
 
-use talweg_kit::metrics::{Histogram, IntCounter, IntGauge, LATENCY_BUCKETS, Metrics};
+use parking_lot::Mutex;
+use std::{sync::Arc, time::Instant};
+use talweg_kit::metrics::{
+    Collector, Desc, Histogram, IntCounter, IntGauge, LATENCY_BUCKETS, MetricFamily, Metrics, Opts,
+};
 
 /// Counters and gauges of a gateway.
 #[derive(Clone)]
@@ -20,6 +24,10 @@ pub struct GatewayMetrics {
     pub delivery_seconds: Histogram,
     /// Revision of the view.
     pub view_revision: IntGauge,
+    /// 1 while a controller keeps this gateway's session.
+    pub controller_connected: IntGauge,
+    /// When the metadata watch last spoke.
+    pub metadata: MetadataAge,
 }
 
 impl GatewayMetrics {
@@ -49,7 +57,50 @@ impl GatewayMetrics {
                 LATENCY_BUCKETS,
             ),
             view_revision: metrics.gauge("gateway_view_revision", "Revision of the metadata view."),
+            controller_connected: metrics.gauge(
+                "gateway_controller_connected",
+                "1 while a controller keeps this gateway's session.",
+            ),
+            metadata: MetadataAge::new(metrics),
         }
+    }
+}
+
+/// For how long the metadata watch has been silent (or, before its first word,
+/// the process has been there); worked out when it is asked for.
+#[derive(Clone)]
+pub struct MetadataAge {
+    heard: Arc<Mutex<Instant>>,
+    age: IntGauge,
+}
+
+impl MetadataAge {
+    fn new(metrics: &Metrics) -> Self {
+        let help = "Time since the metadata watch last said something; at most 5 s while it lives.";
+        let opts = Opts::new("gateway_metadata_age_seconds", help);
+        let it = Self {
+            heard: Arc::new(Mutex::new(Instant::now())),
+            age: IntGauge::with_opts(opts).expect("constant names are valid"),
+        };
+        metrics.register(it.clone());
+        it
+    }
+
+    /// It said something.
+    pub fn heard(&self) {
+        *self.heard.lock() = Instant::now();
+    }
+}
+
+impl Collector for MetadataAge {
+    fn desc(&self) -> Vec<&Desc> {
+        self.age.desc()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let age = self.heard.lock().elapsed().as_secs();
+        self.age.set(i64::try_from(age).unwrap_or(i64::MAX));
+        self.age.collect()
     }
 }
 

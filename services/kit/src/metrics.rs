@@ -6,6 +6,8 @@ mod process;
 use prometheus::{Encoder, Registry, TextEncoder};
 pub use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    core::{Collector, Desc},
+    proto::MetricFamily,
 };
 
 /// Content type of [`Metrics::text`].
@@ -76,7 +78,7 @@ impl Metrics {
     }
 
     /// A collector of your own: figures that are computed when they are asked for.
-    pub fn register(&self, collector: impl prometheus::core::Collector + 'static) {
+    pub fn register(&self, collector: impl Collector + 'static) {
         if let Err(error) = self.registry.register(Box::new(collector)) {
             // A name used twice: a defect that tests see, not worth a process.
             tracing::error!(%error, "a metric was not registered");
@@ -96,7 +98,7 @@ impl Metrics {
     /// Names and buckets are constants in our code: a bad one is a defect.
     fn made<M>(&self, metric: prometheus::Result<M>) -> M
     where
-        M: prometheus::core::Collector + Clone + 'static,
+        M: Collector + Clone + 'static,
     {
         let metric = metric.expect("constant metric names and buckets are valid");
         self.register(metric.clone());

@@ -52,6 +52,11 @@ impl ClockWatch {
         !self.distrusted.load(Ordering::Relaxed)
     }
 
+    /// The controller's wall clock minus this one, as last compared.
+    pub fn offset_ms(&self) -> i64 {
+        self.state.lock().offset_ms
+    }
+
     /// Called about once a second: finds jumps.
     pub fn sample(&self, wall: TimestampMs, monotonic: MonotonicMs) {
         let mut state = self.state.lock();

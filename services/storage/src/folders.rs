@@ -3,7 +3,7 @@
 //! A partition stays in the folder that holds it. A new one goes to the working
 //! folder with the fewest. Nothing is removed because it is in no view.
 
-use crate::config::StorageConfig;
+use crate::{config::StorageConfig, metrics::Metrics};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeMap,
@@ -153,10 +153,17 @@ impl Folders {
         self.list.iter().map(folder).collect()
     }
 
+    /// Folders that may have lost unflushed bytes before this start.
+    pub fn unclean(&self) -> usize {
+        let unclean = |folder: &&Arc<LogFolder>| folder.boot() == Boot::Unclean;
+        self.list.iter().filter(unclean).count()
+    }
+
     /// Space and health; asks the disks.
-    pub fn describe(&self) -> Vec<FolderDescription> {
+    pub fn describe(&self, metrics: &Metrics) -> Vec<FolderDescription> {
         let describe = |folder: &Arc<LogFolder>| {
             let space = folder.refresh_space();
+            metrics.folder(folder, space);
             FolderDescription {
                 folder_id: folder.id().as_bytes().to_vec().into(),
                 free_bytes: space.free_bytes,

@@ -1,12 +1,13 @@
-//! Once a second: looks at the disks, the clock and the figures, and says
-//! whether the node is ready.
+//! Once a second: looks at the clock, the figures and the disks, and says
+//! whether the node is ready. A disk that hangs holds up the look at the disks,
+//! and nothing else: the figures go on to show what waits for it.
 
 use crate::{clock, folders::Folders, node::Node};
 use arc_swap::ArcSwap;
 use std::{sync::Arc, time::Duration};
 use talweg_kit::health::Readiness;
-use talweg_log::kv::RocksKv;
 use talweg_proto::v1::FolderDescription;
+use tokio::task::{JoinError, JoinHandle};
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -25,12 +26,27 @@ impl Housekeeping {
         let mut tick = tokio::time::interval(INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut view = self.node.view.subscribe();
+        let mut disks: Option<JoinHandle<Vec<FolderDescription>>> = None;
+        let unclean = self.folders.unclean();
+        self.node
+            .metrics
+            .unclean_folders
+            .set(number(unclean as u64));
         loop {
             self.say_whether_ready();
             tokio::select! {
                 biased;
                 more = view.changed() => if more.is_err() { return },
-                _ = tick.tick() => self.look().await,
+                looked = ended(&mut disks) => {
+                    disks = None;
+                    if let Ok(described) = looked {
+                        self.space.store(Arc::new(described));
+                    }
+                }
+                _ = tick.tick() => {
+                    self.figures();
+                    disks.get_or_insert_with(|| self.look());
+                }
             }
         }
     }
@@ -50,54 +66,50 @@ impl Housekeeping {
         }
     }
 
-    /// A disk that hangs holds this up, and nothing else.
-    async fn look(&self) {
-        self.node
-            .clock
-            .sample(clock::wall_now(), clock::monotonic_now());
-        let folders = Arc::clone(&self.folders);
-        let looked =
-            tokio::task::spawn_blocking(move || (folders.describe(), index_bytes(&folders.index)));
-        let Ok((described, index_bytes)) = looked.await else {
-            return;
-        };
-        let metrics = &self.node.metrics;
-        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let free = described
-            .iter()
-            .map(|folder| folder.free_bytes)
-            .min()
-            .unwrap_or(0);
-        metrics.folder_free_bytes.set(number(free));
-        metrics.failed_folders.set(number(
-            described.iter().filter(|f| !f.failure.is_empty()).count() as u64,
-        ));
-        metrics.index_bytes.set(number(index_bytes));
-        let open: usize = self
-            .folders
-            .list
-            .iter()
-            .map(|folder| folder.open_files())
-            .sum();
-        metrics.open_files.set(number(open as u64));
-        let queued: usize = self
-            .node
-            .loops
-            .iter()
-            .map(|owner| owner.queued_bytes())
-            .sum();
-        metrics.mailbox_bytes.set(number(queued as u64));
+    /// What is in memory.
+    fn figures(&self) {
+        let node = &self.node;
+        node.clock.sample(clock::wall_now(), clock::monotonic_now());
+        let metrics = &node.metrics;
+        metrics.clock(&node.clock);
+        let open = self.folders.list.iter().map(|folder| folder.open_files());
+        metrics.open_files.set(number(open.sum::<usize>() as u64));
+        let queued = node.loops.iter().map(|owner| owner.queued_bytes());
+        metrics
+            .mailbox_bytes
+            .set(number(queued.sum::<usize>() as u64));
         metrics
             .oldest_unflushed_ms
             .set(number(metrics.unflushed_age_ms()));
-        let (all, leaders, failed) = self.node.partitions.counts();
+        let failed = self.folders.list.iter().filter(|f| f.failed().is_some());
+        metrics.failed_folders.set(number(failed.count() as u64));
+        let (all, leaders, failed) = node.partitions.counts();
         metrics.partitions.set(number(all));
         metrics.leaders.set(number(leaders));
         metrics.failed_partitions.set(number(failed));
-        self.space.store(Arc::new(described));
+    }
+
+    /// What the disks must be asked for.
+    fn look(&self) -> JoinHandle<Vec<FolderDescription>> {
+        let (folders, node) = (Arc::clone(&self.folders), Arc::clone(&self.node));
+        tokio::task::spawn_blocking(move || {
+            let metrics = &node.metrics;
+            metrics
+                .index_bytes
+                .set(number(folders.index.memory_bytes()));
+            folders.describe(metrics)
+        })
     }
 }
 
-fn index_bytes(index: &RocksKv) -> u64 {
-    index.memory_bytes()
+/// Resolves when there is a look and it has ended.
+async fn ended<T>(look: &mut Option<JoinHandle<T>>) -> Result<T, JoinError> {
+    match look {
+        Some(look) => look.await,
+        None => std::future::pending().await,
+    }
+}
+
+fn number(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }

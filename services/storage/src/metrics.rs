@@ -2,7 +2,8 @@
 
 use crate::clock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use talweg_kit::metrics::{IntCounter, IntGauge, Metrics as Registry};
+use talweg_kit::metrics::{IntCounter, IntGauge, IntGaugeVec, Metrics as Registry};
+use talweg_log::{LogFolder, fs::Space};
 use talweg_replication::MonotonicMs;
 
 /// Counters move as things happen; gauges are set about once a second.
@@ -21,8 +22,20 @@ pub struct Metrics {
     pub leaders: IntGauge,
     pub failed_partitions: IntGauge,
     pub oldest_unflushed_ms: IntGauge,
-    pub folder_free_bytes: IntGauge,
     pub failed_folders: IntGauge,
+    /// Log folders that may have lost unflushed bytes before this start.
+    pub unclean_folders: IntGauge,
+    /// 1 while a controller keeps this node's session.
+    pub controller_connected: IntGauge,
+    truncations: IntCounter,
+    truncated_bytes: IntCounter,
+    refused_truncations: IntCounter,
+    refusing_truncation: IntGauge,
+    clock_offset_ms: IntGauge,
+    clock_trusted: IntGauge,
+    folder_free_bytes: IntGaugeVec,
+    folder_reserve_bytes: IntGaugeVec,
+    folder_full: IntGaugeVec,
     pub open_files: IntGauge,
     pub descriptor_limit: IntGauge,
     pub mailbox_bytes: IntGauge,
@@ -36,6 +49,9 @@ impl Metrics {
     pub fn new(registry: &Registry, loops: usize) -> Self {
         let counter = |name: &str, help: &str| registry.counter(&format!("storage_{name}"), help);
         let gauge = |name: &str, help: &str| registry.gauge(&format!("storage_{name}"), help);
+        let of_folders = |name: &str, help: &str| {
+            registry.gauges(&format!("storage_folder_{name}"), help, &["folder"])
+        };
         Self {
             produced_bytes: counter("produced_bytes_total", "Encoded bytes of batches appended."),
             produced_records: counter("produced_records_total", "Records appended."),
@@ -66,8 +82,39 @@ impl Metrics {
                 "oldest_unflushed_ms",
                 "Age of the oldest unflushed byte, in milliseconds.",
             ),
-            folder_free_bytes: gauge("folder_free_bytes", "Least free space of the log folders."),
             failed_folders: gauge("failed_folders", "Log folders that failed."),
+            unclean_folders: gauge(
+                "unclean_folders",
+                "Log folders that may have lost unflushed bytes before this start.",
+            ),
+            controller_connected: gauge(
+                "controller_connected",
+                "1 while a controller keeps this node's session.",
+            ),
+            truncations: counter(
+                "truncations_total",
+                "Times that the end of a log was cut because its leader does not have it.",
+            ),
+            truncated_bytes: counter("truncated_bytes_total", "Bytes cut that way."),
+            refused_truncations: counter(
+                "refused_truncations_total",
+                "Times that a leader asked to cut below the stored high watermark.",
+            ),
+            refusing_truncation: gauge(
+                "replicas_refusing_truncation",
+                "Replicas that follow nobody because their leader lacks committed records.",
+            ),
+            clock_offset_ms: gauge(
+                "clock_offset_ms",
+                "The controller's wall clock minus this node's, as last compared.",
+            ),
+            clock_trusted: gauge(
+                "clock_trusted",
+                "0 while nothing is deleted by age because of the clock.",
+            ),
+            folder_free_bytes: of_folders("free_bytes", "Free space of a log folder."),
+            folder_reserve_bytes: of_folders("reserve_bytes", "Below it produce is refused."),
+            folder_full: of_folders("full", "1 while produce is refused for want of space."),
             open_files: gauge("open_files", "Segment files held open."),
             descriptor_limit: gauge("descriptor_limit", "Descriptors that the process may have."),
             mailbox_bytes: gauge("mailbox_bytes", "Produced bytes that wait for the loops."),
@@ -76,11 +123,48 @@ impl Metrics {
         }
     }
 
+    /// The end of a log was cut.
+    pub fn truncated(&self, bytes: u64) {
+        self.truncations.inc();
+        self.truncated_bytes.inc_by(bytes);
+    }
+
+    /// A replica refuses to cut, until the answer is dropped.
+    pub fn refusing(&self) -> Refusing {
+        self.refused_truncations.inc();
+        self.refusing_truncation.inc();
+        Refusing(self.refusing_truncation.clone())
+    }
+
+    /// What was found on a look at a log folder.
+    pub fn folder(&self, folder: &LogFolder, space: Space) {
+        let path = folder.root().display().to_string();
+        let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let set = |gauge: &IntGaugeVec, value| gauge.with_label_values(&[&path]).set(value);
+        set(&self.folder_free_bytes, number(space.free_bytes));
+        set(&self.folder_reserve_bytes, number(folder.reserve(space)));
+        set(&self.folder_full, folder.is_full().into());
+    }
+
+    /// How the wall clock compares.
+    pub fn clock(&self, clock: &clock::ClockWatch) {
+        self.clock_offset_ms.set(clock.offset_ms());
+        self.clock_trusted.set(clock.is_trusted().into());
+    }
+
     /// A round of a loop has appended.
     pub fn appended(&self, bytes: u64, records: u64) {
         if records > 0 {
             self.produced_bytes.inc_by(bytes);
             self.produced_records.inc_by(records);
+        }
+    }
+
+    /// A loop is about to write: bytes whose write hangs wait for the disk too.
+    pub fn writes(&self, index: usize, now: MonotonicMs) {
+        if let Some(slot) = self.unflushed_since.get(index) {
+            // Older ones count; the end of the round says what is so then.
+            let _ = slot.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
@@ -102,5 +186,14 @@ impl Metrics {
         ages.map(|since| now.saturating_sub(since))
             .max()
             .unwrap_or(0)
+    }
+}
+
+/// Counts a replica among those that refuse to cut.
+pub struct Refusing(IntGauge);
+
+impl Drop for Refusing {
+    fn drop(&mut self) {
+        self.0.dec();
     }
 }

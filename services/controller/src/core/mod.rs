@@ -12,6 +12,7 @@
 //! epoch one incarnation leads, and only one.
 
 mod balance;
+mod census;
 mod changed;
 mod events;
 #[doc(hidden)]
@@ -36,6 +37,7 @@ mod view;
 #[cfg(test)]
 mod tests;
 
+pub use census::Census;
 pub use changed::Changed;
 pub use health::Health;
 pub use in_sync::{AlterInSync, InSyncProposal, InSyncResult};

@@ -5,7 +5,10 @@ use prometheus::{
     core::{Collector, Desc},
     proto::MetricFamily,
 };
-use std::fs;
+use std::{
+    fs,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 /// Resident and private memory, CPU seconds, descriptors, threads.
 pub(super) struct ProcessCollector {
@@ -15,6 +18,7 @@ pub(super) struct ProcessCollector {
     open_fds: IntGauge,
     max_fds: IntGauge,
     threads: IntGauge,
+    started: IntGauge,
 }
 
 impl ProcessCollector {
@@ -36,6 +40,7 @@ impl ProcessCollector {
             open_fds: int("process_open_fds", "Open descriptors."),
             max_fds: int("process_max_fds", "Limit of open descriptors."),
             threads: int("process_threads", "Threads."),
+            started: started(),
         }
     }
 
@@ -54,7 +59,7 @@ impl ProcessCollector {
             .set(limit.map_or(-1, |it| i64::try_from(it).unwrap_or(i64::MAX)));
     }
 
-    fn gauges(&self) -> [&dyn Collector; 6] {
+    fn gauges(&self) -> [&dyn Collector; 7] {
         [
             &self.resident,
             &self.private,
@@ -62,6 +67,7 @@ impl ProcessCollector {
             &self.open_fds,
             &self.max_fds,
             &self.threads,
+            &self.started,
         ]
     }
 }
@@ -76,6 +82,15 @@ impl Collector for ProcessCollector {
         let gauges = self.gauges().into_iter();
         gauges.flat_map(|it| it.collect()).collect()
     }
+}
+
+/// Now: a registry is made when the process starts.
+fn started() -> IntGauge {
+    let (name, help) = ("process_start_time_seconds", "When the process started.");
+    let gauge = IntGauge::with_opts(Opts::new(name, help)).expect("constant names are valid");
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    gauge.set(since.map_or(0, |it| i64::try_from(it.as_secs()).unwrap_or(i64::MAX)));
+    gauge
 }
 
 /// "VmRSS:     1234 kB" -> 1234.

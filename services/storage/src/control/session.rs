@@ -179,7 +179,11 @@ impl Session {
         };
         let timeout = Duration::from_millis(u64::from(registered.session_timeout_ms.max(100)));
         self.on_registered(&registered)?;
-        self.keep(timeout, frames, &mut answers).await
+        let connected = &self.node.metrics.controller_connected;
+        connected.set(1);
+        let ended = self.keep(timeout, frames, &mut answers).await;
+        connected.set(0);
+        ended
     }
 
     fn register(&self) -> RegisterNode {

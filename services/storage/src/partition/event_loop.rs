@@ -190,6 +190,9 @@ impl EventLoop {
 
     fn append(&mut self, now: MonotonicMs, appends: BTreeMap<TopicPartition, Vec<AppendRequest>>) {
         let mut total = AppendedRound::default();
+        if !appends.is_empty() {
+            self.settings.metrics.writes(self.index, now);
+        }
         for (tp, requests) in appends {
             let refusal = match self.replicas.get_mut(&tp) {
                 _ if self.phase != Phase::Serving => AppendRefusal::Stopping,
@@ -331,7 +334,9 @@ impl EventLoop {
 
     fn on_open(&mut self, now: MonotonicMs, opened: Opened) {
         let tp = opened.handle.tp;
-        self.replicas.insert(tp, Replica::new(opened));
+        let metrics = Arc::clone(&self.settings.metrics);
+        self.replicas
+            .insert(tp, Replica::new(opened).shown_in(metrics));
         self.schedule(now, tp);
     }
 
@@ -343,6 +348,7 @@ impl EventLoop {
         if self.phase != Phase::Serving || replica.deleting.is_some() {
             return;
         }
+        self.settings.metrics.writes(self.index, now);
         let done = replica.on_fetched(now, fetched);
         self.settings.metrics.replicated_in_bytes.inc_by(done.bytes);
         if done.bytes > 0 {

@@ -15,7 +15,8 @@ use bytes::Bytes;
 use std::collections::VecDeque;
 use talweg_log::{LogError, ReplicaError};
 use talweg_replication::{
-    Fetched, Follow, FollowerEffect, FollowerEvent, MonotonicMs, OpenFetch, ReplicaEnds, SessionTag,
+    Fetched, Follow, FollowerEffect, FollowerEvent, FollowerFailure, MonotonicMs, OpenFetch,
+    ReplicaEnds, SessionTag,
 };
 use talweg_types::{LeaderEpoch, TimestampMs};
 
@@ -118,6 +119,7 @@ impl Replica {
             events.extend(self.try_cut());
         }
         self.show_following();
+        self.count_refusal();
         done
     }
 
@@ -126,6 +128,20 @@ impl Replica {
         let near = self.follower.is_reconciled() && self.upstream.is_some();
         let epoch = self.follower.following().map(|(_, epoch)| epoch);
         self.handle.set_follows(epoch.filter(|_| near));
+    }
+
+    fn count_refusal(&mut self) {
+        let refuses = matches!(
+            self.follower.failure(),
+            Some(
+                FollowerFailure::RefusedTruncation { .. } | FollowerFailure::RefusedRestart { .. }
+            )
+        );
+        if !refuses {
+            self.refusing = None;
+        } else if self.refusing.is_none() {
+            self.refusing = self.metrics.as_ref().map(|metrics| metrics.refusing());
+        }
     }
 
     /// A cut that had to wait for a flush.
@@ -239,6 +255,9 @@ impl Replica {
                     self.log.lower_high_watermark(to);
                 }
                 let result = self.log.truncate_to(to).map(|cut| {
+                    if let Some(metrics) = &self.metrics {
+                        metrics.truncated(cut.cut_bytes);
+                    }
                     tracing::warn!(partition = %self.tp(), from = %before.log_end, to = %cut.log_end, bytes = cut.cut_bytes, "cut the end of the log, which the leader does not have");
                     self.handle.note_cut(LogCut {
                         from: before.log_end,

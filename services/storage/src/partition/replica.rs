@@ -11,7 +11,10 @@ use super::{
     handle::PartitionHandle,
     rounds::Taken,
 };
-use crate::replicate::Outbox;
+use crate::{
+    metrics::{Metrics, Refusing},
+    replicate::Outbox,
+};
 use bytes::Bytes;
 use parking_lot::RwLock;
 use std::{io, sync::Arc};
@@ -54,6 +57,9 @@ pub struct Replica {
     pub(super) outbox: Arc<Outbox>,
     contacts: Arc<RwLock<Contacts>>,
     pub(super) wall_clock: fn() -> TimestampMs,
+    pub(super) metrics: Option<Arc<Metrics>>,
+    /// While it refuses to cut what its leader lacks.
+    pub(super) refusing: Option<Refusing>,
     /// The node that fetches were asked of.
     pub(super) upstream: Option<NodeId>,
     /// Waits for the ticket that is out.
@@ -94,6 +100,8 @@ impl Replica {
             outbox: opened.outbox,
             contacts: opened.contacts,
             wall_clock: opened.wall_clock,
+            metrics: None,
+            refusing: None,
             upstream: None,
             cut: None,
             sessions: Bytes::new(),
@@ -108,6 +116,13 @@ impl Replica {
             deleting: None,
             settings: opened.settings,
         }
+    }
+
+    /// Shows what it does in these figures.
+    #[must_use]
+    pub fn shown_in(self, metrics: Arc<Metrics>) -> Self {
+        let metrics = Some(metrics);
+        Self { metrics, ..self }
     }
 
     pub fn tp(&self) -> TopicPartition {

@@ -2,6 +2,7 @@
 //! succeed, fail unclearly or crash the controller, and nodes that come and go.
 
 mod acked;
+mod census;
 mod health;
 mod histories;
 mod in_sync;

@@ -1,0 +1,137 @@
+//! A disk that fills, hangs and breaks, and a clock that jumps.
+
+use super::{FIRES, WELL, disk::Disk, rule_files, stays_silent};
+use std::{path::Path, process::Command};
+use talweg_harness::{
+    Stack, eventually,
+    prometheus::Prometheus,
+    raw::{RawProduce, batch, connect, create_topic},
+};
+use talweg_proto::v1::Acks;
+use tokio::task::JoinSet;
+use tonic::transport::Channel;
+
+/// What this file brings about.
+pub const FIRED: &[&str] = &[
+    "TalwegDiskReserveNear",
+    "TalwegDiskFull",
+    "TalwegUnflushedBytesOld",
+    "TalwegFolderFailed",
+    "TalwegReplicasFailed",
+    "TalwegClockDrift",
+];
+
+const MIB: u64 = 1 << 20;
+const PARTITIONS: u32 = 2;
+
+/// A library that puts the wall clock of storage nodes two minutes ahead while
+/// a file is there. The monotonic clocks are left alone.
+fn skew_library(folder: &Path) -> String {
+    let source = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+  long failed = syscall(SYS_clock_gettime, clock, time);
+  if (failed == 0 && clock == CLOCK_REALTIME && strcmp(program_invocation_short_name, "talweg-storage") == 0) {
+    const char *file = getenv("SKEW_FILE");
+    if (file && access(file, F_OK) == 0) time->tv_sec += 120;
+  }
+  return (int)failed;
+}
+"#;
+    let (input, output) = (folder.join("skew.c"), folder.join("skew.so"));
+    std::fs::write(&input, source).expect("written");
+    let built = Command::new("gcc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&output, &input])
+        .status()
+        .expect("gcc, which the build needs too");
+    assert!(built.success(), "gcc: {built}");
+    output.display().to_string()
+}
+
+/// A record to each partition at once, whatever comes of it, until it is dropped.
+fn write(c: &Channel) -> JoinSet<()> {
+    let mut writers = JoinSet::new();
+    for partition in 0..PARTITIONS {
+        let c = c.clone();
+        writers.spawn(async move {
+            let mut stream = RawProduce::open(&c, Acks::Leader).await;
+            stream.send_batch("t", partition, batch(&[b"x"])).await;
+            // The answer is not what this is about.
+            let _ = stream.next().await;
+        });
+    }
+    writers
+}
+
+/// Waits until a record was taken by each partition.
+async fn taken(c: &Channel) {
+    for partition in 0..PARTITIONS {
+        eventually("produce is taken", WELL, || async {
+            let mut stream = RawProduce::open(c, Acks::Leader).await;
+            let answer = stream.batch("t", partition, batch(&[b"x"])).await;
+            answer.map(drop).map_err(|e| e.message)
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn alarms_of_disks_and_clocks_fire() {
+    let folder = tempfile::TempDir::with_prefix("talweg-alarms-").expect("temp folder");
+    let skew = folder.path().join("skew-now");
+    let disk = Disk::new(96);
+    let own = folder.path().join("storage");
+    let data = disk.path().join("data");
+    let dirs = format!("data_dirs={},{}", own.display(), data.display());
+    let stack = Stack::builder()
+        .set("storage", &dirs)
+        .set("storage", &format!("disk_reserve_bytes={}", 16 * MIB))
+        .env("LD_PRELOAD", &skew_library(folder.path()))
+        .env("SKEW_FILE", &skew.display().to_string())
+        .start();
+    let c = connect(&stack.gateway(0)).await;
+    // One partition lies in each folder.
+    create_topic(&c, "t", PARTITIONS as i32, &[("durability", "replicated")]).await;
+    taken(&c).await;
+    let prometheus = Prometheus::start(stack.folder(), &rule_files(), stack.scraped());
+    prometheus.looked(WELL).await;
+    stays_silent(&prometheus).await;
+
+    let near = disk.fill("near", 24 * MIB);
+    prometheus.fires(&["TalwegDiskReserveNear"], FIRES).await;
+    let full = disk.fill("full", 8 * MIB);
+    prometheus.fires(&["TalwegDiskFull"], FIRES).await;
+    assert!(
+        !prometheus.firing().await.contains("TalwegDiskReserveNear"),
+        "one of the two"
+    );
+    drop((near, full));
+    prometheus.quiet(&[], WELL).await;
+
+    let frozen = disk.freeze();
+    let writing = write(&c);
+    prometheus.fires(&["TalwegUnflushedBytesOld"], FIRES).await;
+    drop((writing, frozen));
+    prometheus.quiet(&[], WELL).await;
+    taken(&c).await;
+
+    std::fs::write(&skew, "").expect("written");
+    prometheus.fires(&["TalwegClockDrift"], FIRES).await;
+    std::fs::remove_file(&skew).expect("removed");
+    prometheus.quiet(&[], WELL).await;
+
+    disk.break_down();
+    let writing = write(&c);
+    let broken = ["TalwegFolderFailed", "TalwegReplicasFailed"];
+    prometheus.fires(&broken, FIRES).await;
+    drop((writing, stack));
+    // Only now: the processes are gone.
+    drop(disk);
+}
