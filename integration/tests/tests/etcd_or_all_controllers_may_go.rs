@@ -167,7 +167,7 @@ async fn story(stack: &mut Stack, etcd: bool) {
         refused(&channel, &late).await;
         refusals += 1;
     }
-    assert!(refusals > 1, "asked {refusals} times in {end:?}");
+    assert!(refusals > 0, "never asked in {end:?}");
     of(stack, etcd).into_iter().for_each(Process::spawn);
 
     eventually("changes are taken again", BACK, || async {
