@@ -112,6 +112,22 @@ impl Stack {
         self.controller_at(i).start_at(port, START);
     }
 
+    /// What our own processes have said that a person must look at: errors and panics.
+    pub fn alarms(&self) -> Vec<String> {
+        let ours = std::iter::once(&self.controller)
+            .chain(&self.standbys)
+            .chain(&self.storages)
+            .chain(&self.gateways);
+        let mut alarms = Vec::new();
+        for process in ours {
+            let log = process.log();
+            let loud = |line: &&str| line.contains(" ERROR ") || line.contains("panicked at");
+            let lines = log.lines().filter(loud);
+            alarms.extend(lines.map(|line| format!("{}: {line}", process.name())));
+        }
+        alarms
+    }
+
     /// Every process that runs.
     pub fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
         std::iter::once(&mut self.controller)

@@ -90,6 +90,8 @@ async fn under_nemesis(mut next: impl FnMut() -> Option<Strike>) {
         refused.count()
     );
     cluster.replicas_agree(&mut stack, 3).await;
+    let alarms = stack.alarms();
+    assert!(alarms.is_empty(), "{alarms:#?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

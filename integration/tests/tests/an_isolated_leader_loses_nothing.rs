@@ -83,6 +83,13 @@ async fn an_isolated_leader_stops_and_what_it_promised_stays() {
     println!("{took:?} from the cut to the next acknowledgement through the gateway");
     // The gateway hears of the next leader, and does not wait for words of the last one.
     assert!(took <= SESSION + SLACK, "{took:?}");
+    let read = eventually("a record of the next leader", BACK, || async {
+        let read = recorder.read_after(0, since);
+        read.ok_or_else(|| "none was read".to_owned())
+    });
+    let read = read.await - since;
+    println!("{read:?} to the next record for a reader");
+    assert!(read <= SESSION + SLACK, "{read:?}");
     // Clients go on asking the isolated one for a while.
     let rest = (since + ISOLATED).saturating_sub(recorder.now());
     tokio::time::sleep(rest).await;
@@ -132,4 +139,6 @@ async fn an_isolated_leader_stops_and_what_it_promised_stays() {
         load.finish_with_gap(&url).await
     );
     cluster.replicas_agree(&mut stack, 3).await;
+    let alarms = stack.alarms();
+    assert!(alarms.is_empty(), "{alarms:#?}");
 }

@@ -2,6 +2,7 @@
 
 use super::{Bounds, Finding, History, Poll, Send, check};
 use std::{
+    collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -50,15 +51,41 @@ impl Recorder {
         self.lock().end.insert(partition, records);
     }
 
-    /// When the first call that was sent after `since` was acknowledged in `partition`, if one was.
+    /// When the first call that was sent after `since` was acknowledged in
+    /// `partition` for good (acks=all), if one was.
     pub fn acknowledged_after(&self, partition: u32, since: Duration) -> Option<Duration> {
         let history = self.lock();
         let recent = history.sends.iter().rev();
         recent
             .take_while(|send| send.completed >= since)
-            .filter(|send| send.partition == partition && send.invoked >= since)
+            .filter(|send| send.partition == partition && send.invoked >= since && send.lasting)
             .filter(|send| matches!(send.outcome, super::Outcome::Ok { .. }))
             .map(|send| send.completed)
+            .min()
+    }
+
+    /// When a reader was first given a record of `partition` that was sent after `since`, if it was.
+    pub fn read_after(&self, partition: u32, since: Duration) -> Option<Duration> {
+        let history = self.lock();
+        let sent = history
+            .sends
+            .iter()
+            .filter(|send| send.partition == partition && send.invoked >= since && send.lasting);
+        let values: HashSet<&[u8]> = sent
+            .flat_map(|s| s.values.iter().map(Vec::as_slice))
+            .collect();
+        let recent = history
+            .polls
+            .iter()
+            .rev()
+            .take_while(|poll| poll.at >= since);
+        recent
+            .filter(|poll| {
+                poll.records
+                    .iter()
+                    .any(|(_, v)| values.contains(v.as_slice()))
+            })
+            .map(|poll| poll.at)
             .min()
     }
 

@@ -96,7 +96,7 @@ fn release(mut device: File, due: &mpsc::Receiver<Held>) {
 }
 
 /// `TUNSETIFF`.
-const ATTACH: u32 = 0x4004_54ca;
+const ATTACH: rustix::ioctl::Opcode = 0x4004_54ca;
 /// IP packets, without a header of their own.
 const IFF_TUN_NO_PI: u16 = 0x1001;
 
@@ -120,13 +120,7 @@ fn tun(name: &str) -> File {
     request.name[..name.len()].copy_from_slice(name.as_bytes());
     // SAFETY: TUNSETIFF reads a `struct ifreq` of 40 bytes, which the type has,
     // and keeps no pointer to it.
-    unsafe {
-        ioctl(
-            &device,
-            Setter::<{ ATTACH as rustix::ioctl::Opcode }, _>::new(request),
-        )
-    }
-    .expect("a tun device");
+    unsafe { ioctl(&device, Setter::<ATTACH, _>::new(request)) }.expect("a tun device");
     device
 }
 

@@ -64,6 +64,8 @@ pub struct FetchCore {
     unplaced: BTreeSet<TopicPartition>,
     /// Partitions whose server may be nearer or farther than it could be.
     near_due: BTreeSet<TopicPartition>,
+    /// Leaders may have changed since partitions were placed.
+    leaders_due: bool,
     next_token: u64,
     next_link: u64,
     next_update: u64,
@@ -84,6 +86,7 @@ impl FetchCore {
             dials: BTreeMap::new(),
             unplaced: BTreeSet::new(),
             near_due: BTreeSet::new(),
+            leaders_due: false,
             next_token: 1,
             next_link: 1,
             next_update: 1,
@@ -181,6 +184,7 @@ impl FetchCore {
 
     /// Leaders may have changed.
     pub fn on_routes_changed(&mut self) {
+        self.leaders_due = true;
         for (partition, part) in &mut self.parts {
             part.retry_at = 0;
             if part.place == Place::Waiting {

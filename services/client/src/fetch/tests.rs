@@ -261,6 +261,40 @@ fn a_drain_is_followed_make_before_break() {
     assert_eq!(closed, [old]);
 }
 
+/// A leader that is cut off from its cluster says nothing of it. Its reader goes to the
+/// one that the routes name, once that one's stream is open.
+#[test]
+fn a_leader_that_was_replaced_is_left_without_a_word_of_its_own() {
+    let routes = Map::new([(0, Route::To(node(1)))]);
+    let mut core = core();
+    core.add(interest(0, StartAt::Earliest));
+    let (old, request) = reading(&mut core, &routes, 0);
+    core.on_frame(old, data(&request, 0, 2), 1);
+    routes.set(0, Route::To(node(2)));
+    core.on_routes_changed();
+    let (new, sent, _) = pump(&mut core, &routes, 2);
+    assert!(added(&sent).is_empty(), "not before its stream is open");
+    core.on_frame(old, data(&request, 2, 2), 3);
+    assert_eq!(offsets(&core.take_events()), [2, 4]);
+
+    core.on_frame(new[0], opened(), 4);
+    let (_, sent, _) = pump(&mut core, &routes, 4);
+    let moved = added(&sent).remove(0);
+    assert_eq!(moved.start, Some(Start::Offset(4)));
+    assert_eq!(moved.last_epoch, Some(7), "divergence is looked for");
+    let removed = sent.iter().any(|(link, frame)| {
+        matches!(frame, fetch_request::Frame::Update(update) if *link == old && update.remove.len() == 1)
+    });
+    assert!(removed, "{sent:?}");
+    core.on_frame(old, data(&request, 4, 2), 5);
+    assert!(core.take_events().is_empty(), "a late voice");
+
+    // The same leader again: nothing moves.
+    core.on_routes_changed();
+    let (opened, sent, _) = pump(&mut core, &routes, 6);
+    assert!(opened.is_empty() && added(&sent).is_empty(), "{sent:?}");
+}
+
 /// No leader, a leader that moved, one that has not heard of the topic: the
 /// reader waits, hears nothing, and goes on; what is final it hears at once.
 #[test]

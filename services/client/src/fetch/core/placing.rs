@@ -6,6 +6,7 @@ impl FetchCore {
     /// Places what has no place, grants credit. Effects follow.
     pub fn pump(&mut self, now: u64, routes: &dyn Routes) {
         let mut updates: BTreeMap<LinkId, v1::FetchUpdate> = BTreeMap::new();
+        self.follow_leaders(routes);
         self.place_near(now, routes, &mut updates);
         for partition in std::mem::take(&mut self.unplaced) {
             if self
@@ -26,6 +27,25 @@ impl FetchCore {
             self.update(link, update);
         }
         self.grant(now);
+    }
+
+    /// A leader that was replaced may not know it and has nothing more to say: its
+    /// readers go to the next one, which serves them as soon as its stream is open.
+    fn follow_leaders(&mut self, routes: &dyn Routes) {
+        if !std::mem::take(&mut self.leaders_due) || !self.config.leaders_may_lag {
+            return;
+        }
+        for (partition, part) in &self.parts {
+            let Place::On(_, target) = &part.place else {
+                continue;
+            };
+            if let Route::To(leader) = routes.route(*partition)
+                && !part.near
+                && leader.node != target.node
+            {
+                self.unplaced.insert(*partition);
+            }
+        }
     }
 
     pub(super) fn place(
