@@ -8,8 +8,6 @@ pub enum Fault {
     FlushAcknowledgedEarly,
     /// A flush writes its sidecars and not the data.
     FlushSkipsData,
-    /// An epoch that is over may begin again, and be followed.
-    EpochNotChecked,
     /// An index that is ahead of the log is believed.
     IndexAheadBelieved,
     /// A log not recovered since a power loss is taken for whole.

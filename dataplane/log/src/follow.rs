@@ -6,7 +6,6 @@
 use crate::{
     append::{Group, Staged},
     error::{AppendError, LogError},
-    fault::{Fault, planted},
     flush::write_record,
     idempotency::keys_of,
     names,
@@ -124,7 +123,7 @@ impl PartitionLog {
     /// or retained here. An epoch below one that was led or followed is refused.
     pub fn follow(&mut self, epoch: LeaderEpoch) -> Result<(), LogError> {
         self.check_alive()?;
-        if epoch < self.highest_epoch && !planted(Fault::EpochNotChecked) {
+        if epoch < self.highest_epoch {
             return Err(LogError::StaleEpoch {
                 asked: epoch,
                 current: self.highest_epoch,

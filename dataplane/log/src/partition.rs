@@ -16,7 +16,6 @@ use crate::{
     active::{ActiveSegment, ClosingSegment},
     config::LogConfig,
     error::LogError,
-    fault::{Fault, planted},
     folder::LogFolder,
     idempotency::IdempotencyKeys,
     reader::LogReader,
@@ -178,8 +177,7 @@ impl PartitionLog {
             return Ok(());
         }
         let current = self.shared.last_epoch().max(self.epoch);
-        let stale = epoch <= current || epoch < self.highest_epoch;
-        if stale && !planted(Fault::EpochNotChecked) {
+        if epoch <= current || epoch < self.highest_epoch {
             return Err(LogError::StaleEpoch {
                 asked: epoch,
                 current: current.max(self.highest_epoch),

@@ -7,13 +7,14 @@
 //! `sessions` file at or below the cut, replayed up to it.
 
 use crate::{
-    error::LogError,
+    error::{LogError, is_full},
     fault::{Fault, planted},
     flush::write_record,
     marker::Boot,
     names,
     partition::PartitionLog,
     segment::SegmentView,
+    sidecar::partition::PartitionFile,
     walk::{HEADER_CHUNK, Step, Walker},
 };
 use std::{
@@ -32,7 +33,8 @@ pub struct Truncation {
 
 impl PartitionLog {
     /// Removes everything from `offset` on. Refused below the high watermark:
-    /// what was promised stays.
+    /// what was promised stays. Without room nothing happens; it works again when
+    /// space returns.
     pub fn truncate_to(&mut self, offset: Offset) -> Result<Truncation, LogError> {
         self.check_alive()?;
         let bounds = self.bounds();
@@ -52,25 +54,38 @@ impl PartitionLog {
             let result = ticket.run();
             self.flush_done(ticket, result)?;
         }
-        self.cut(offset)
-            .map_err(|error| {
+        let cut = self.plan_cut(offset).and_then(|planned| match planned {
+            Some((view, position, record)) => {
+                self.record_cut(&record)?;
+                self.cut(&view, position, record.flushed_end)
+            }
+            None => Ok(0),
+        });
+        match cut {
+            Ok(cut_bytes) => self.reopen(cut_bytes),
+            Err(error) if is_full(&error) => {
+                self.folder.set_full();
+                Err(LogError::DiskFull)
+            }
+            Err(error) => {
                 self.folder
                     .fail(&format!("truncating {}: {error}", self.tp));
-                LogError::io(format!("truncating {}", self.tp), error)
-            })
-            .and_then(|cut_bytes| self.reopen(cut_bytes))
+                Err(LogError::io(format!("truncating {}", self.tp), error))
+            }
+        }
     }
 
-    /// Bytes that were cut.
-    fn cut(&mut self, offset: Offset) -> io::Result<u64> {
-        let fs = Arc::clone(&self.folder.fs);
-        let segments = self.shared.segments();
+    /// The segment to cut and where, and what `partition` says then.
+    fn plan_cut(
+        &self,
+        offset: Offset,
+    ) -> io::Result<Option<(Arc<SegmentView>, u64, PartitionFile)>> {
         let Some(view) = self
             .shared
             .segment_of(offset)
             .filter(|view| view.base <= offset)
         else {
-            return Ok(0);
+            return Ok(None);
         };
         let (end, position) = self.boundary(&view, offset)?;
         let mut record = self.record_at_end();
@@ -79,10 +94,22 @@ impl PartitionLog {
         record.flushed_segment = view.base;
         record.flushed_position = position;
         record.epochs.retain(|entry| entry.start < end);
-        write_record(&self.shared, &self.disk.recorded, &record)?;
+        Ok(Some((view, position, record)))
+    }
+
+    /// The one step that needs room; without it nothing has happened.
+    fn record_cut(&self, record: &PartitionFile) -> io::Result<()> {
+        write_record(&self.shared, &self.disk.recorded, record)?;
         self.shared
             .generation
             .store(record.generation, Ordering::Release);
+        Ok(())
+    }
+
+    /// Bytes that were cut.
+    fn cut(&self, view: &SegmentView, position: u64, end: Offset) -> io::Result<u64> {
+        let fs = Arc::clone(&self.folder.fs);
+        let segments = self.shared.segments();
         for entry in fs.list(&self.shared.dir)? {
             let state = names::parse(&entry.name, names::SESSIONS).is_some_and(|at| at > end);
             let seal = names::parse(&entry.name, names::SEAL).is_some_and(|base| base >= view.base);

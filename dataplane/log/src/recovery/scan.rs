@@ -23,6 +23,9 @@ use std::{io, sync::Arc};
 use talweg_batch::BatchHeader;
 use talweg_types::{Offset, TimestampMs};
 
+/// Rewritten at a time.
+const REWRITE_BYTES: u64 = 1 << 20;
+
 pub(crate) struct Scan<'a> {
     shared: &'a LogReader,
     found: &'a Found,
@@ -417,6 +420,9 @@ impl<'a> Scan<'a> {
             } else {
                 0
             };
+            if self.after_other_boot() && open.size > flushed {
+                rewrite(&*file.file, flushed, open.size)?;
+            }
             let kept = open.cut || open.size != flushed || open.view.base != record.flushed_segment;
             if kept && !planted(Fault::RecoveryDoesNotFlush) {
                 file.file.flush()?;
@@ -539,4 +545,18 @@ impl RecoveryReport {
             });
         }
     }
+}
+
+/// Writes what is there once more, so that a flush writes it. After a flush that
+/// failed the page cache holds bytes that count as clean and are not on the disk.
+fn rewrite(file: &dyn LogFile, from: u64, to: u64) -> io::Result<()> {
+    let mut at = from;
+    while at < to {
+        let size = usize::try_from((to - at).min(REWRITE_BYTES)).unwrap_or(0);
+        let mut bytes = vec![0; size];
+        file.read_at(&mut bytes, at)?;
+        file.write_at(&[io::IoSlice::new(&bytes)], at)?;
+        at += size as u64;
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use talweg_log::{
-    AppendError, FolderOptions, LogError, LogFolder, PartitionLog, fs::LogFs, kv::MemKv,
+    AppendError, Boot, FolderOptions, LogError, LogFolder, PartitionLog, fs::LogFs, kv::MemKv,
 };
 use talweg_types::{Incarnation, LeaderEpoch, Offset};
 
@@ -377,4 +377,57 @@ fn many_partitions_flushed_together_are_as_durable_as_one_by_one() {
         );
     }
     let _ = node.fs.list(&node.dir());
+}
+
+/// Story: a flush fails, and Linux calls the pages clean that it could not write.
+/// The next process of this boot reads them, flushes, and must not believe that:
+/// it counts as after another boot, and writes what it keeps once more.
+#[test]
+fn what_a_failed_flush_left_in_the_page_cache_is_written_again_before_it_is_promised() {
+    let node = Node::new(31);
+    let mut log = node.log(config());
+    fill(&mut log, 5, 100, NOW);
+    for n in 5..9 {
+        append(&mut log, batch(&[sized(n, 100)]), NOW);
+    }
+    node.fs.fail_flush_after(0);
+    let ticket = log.flush_ticket().expect("unflushed");
+    let result = ticket.run();
+    assert!(result.is_err());
+    log.flush_done(ticket, result).expect_err("failed");
+    drop(log);
+    let node = node.killed();
+    assert_eq!(node.folder.boot(), Boot::Unclean);
+    let (log, report) = node.recover(config());
+    assert_eq!(report.kept_to, Offset(9));
+    assert_eq!(log.bounds().flushed_end, Offset(9));
+    drop(log);
+    let node = node.power_lost();
+    let (log, report) = node.recover(config());
+    assert_eq!(report.kept_to, Offset(9), "promised and on the disk");
+    drop(log);
+    assert_eq!(node.killed().folder.boot(), Boot::SameBoot, "it is over");
+}
+
+/// Story: a follower has to cut its log while the disk is full. Nothing happens,
+/// nothing has failed, and it works when space returns.
+#[test]
+fn a_truncation_without_room_changes_nothing_and_works_when_space_returns() {
+    let node = Node::new(32);
+    let mut log = node.log(config());
+    for n in 0..30 {
+        append(&mut log, batch(&[sized(n, 300)]), NOW);
+    }
+    flush(&mut log);
+    node.fs.limit_free_bytes(Some(0));
+    let refused = log.truncate_to(Offset(12));
+    assert!(matches!(refused, Err(LogError::DiskFull)), "{refused:?}");
+    log.check().expect("invariants");
+    assert_eq!(log.bounds().log_end, Offset(30));
+    assert!(node.folder.failed().is_none());
+    node.fs.limit_free_bytes(None);
+    node.folder.refresh_space();
+    let cut = log.truncate_to(Offset(12)).expect("cut");
+    assert_eq!(cut.log_end, Offset(12));
+    log.check().expect("invariants");
 }
