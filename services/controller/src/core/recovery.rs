@@ -1,8 +1,9 @@
 //! Elections after bytes were lost: when all of the last in-sync set is back,
 //! each is asked where its log ends, and the greatest (epoch, end) leads.
 //!
-//! Answers are in memory, with the incarnation that gave them: as long as a
-//! partition has no leader, no log of it changes.
+//! Answers are in memory, with the incarnation that gave them and the epoch in
+//! which it did: as long as a partition has no leader, no log of it changes. What
+//! was answered before the last one led says nothing.
 
 use super::{
     CHANGES_PER_WRITE, Change, Core, Effect, Now, Partition, SessionState, StreamId,
@@ -36,7 +37,7 @@ impl LogEnd {
 
 #[derive(Debug, Default)]
 pub(super) struct Ends {
-    known: BTreeMap<TopicPartition, BTreeMap<NodeId, (Incarnation, LogEnd)>>,
+    known: BTreeMap<TopicPartition, BTreeMap<NodeId, (Incarnation, LeaderEpoch, LogEnd)>>,
     /// Partitions for which an operator waits: every live replica is asked.
     wanted: BTreeSet<TopicPartition>,
     /// Who has not answered is asked again from here on.
@@ -112,9 +113,11 @@ impl Core {
 
     /// As the live process of `node` has told it.
     fn end_of(&self, tp: TopicPartition, node: NodeId) -> Option<LogEnd> {
-        let (incarnation, end) = self.ends.known.get(&tp)?.get(&node)?;
+        let (incarnation, epoch, end) = self.ends.known.get(&tp)?.get(&node)?;
         let live = self.session(node)?;
-        (live.state == SessionState::Live && live.incarnation == *incarnation).then_some(*end)
+        let now = self.view.partitions.get(&tp)?.value.leader_epoch;
+        let same = live.incarnation == *incarnation && now == *epoch;
+        (live.state == SessionState::Live && same).then_some(*end)
     }
 
     /// A node's answer.
@@ -129,9 +132,10 @@ impl Core {
         let lost = record.is_some_and(|stored| stored.value.lost);
         for (tp, end) in ends {
             // Of a node whose folders are gone an empty log proves nothing.
-            if self.leaderless(tp).is_some() && !(lost && end.epoch < LeaderEpoch(0)) {
+            let epoch = self.leaderless(tp).map(|partition| partition.leader_epoch);
+            if let Some(epoch) = epoch.filter(|_| !(lost && end.epoch < LeaderEpoch(0))) {
                 let of = self.ends.known.entry(tp).or_default();
-                of.insert(node, (incarnation, end));
+                of.insert(node, (incarnation, epoch, end));
             }
         }
     }

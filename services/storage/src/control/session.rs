@@ -41,6 +41,8 @@ use uuid::Uuid;
 const QUEUED_FRAMES: usize = 4;
 /// For the goodbye to arrive.
 const GOODBYE_TIME: Duration = Duration::from_millis(150);
+/// Folders that could not be marked are tried again after this.
+const MARK_AGAIN: Duration = Duration::from_secs(1);
 /// The controller takes this long at most to answer a registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -234,32 +236,15 @@ impl Session {
             incarnation = incarnation.0,
             "registered"
         );
-        let (node, folders, folder) = (
-            Arc::clone(&self.node),
-            Arc::clone(&self.folders),
-            self.identity_folder.clone(),
-        );
-        tokio::task::spawn_blocking(move || {
-            let kept = if known.is_none() {
-                identity.write(&folder)
-            } else {
-                Ok(())
-            };
-            let marked = kept.map_err(|error| error.to_string());
-            match marked.and_then(|()| {
-                folders
-                    .mark_running(incarnation)
-                    .map_err(|error| error.to_string())
-            }) {
-                Ok(()) => {
-                    node.set_incarnation(incarnation);
-                    node.view.ring();
-                }
-                Err(error) => {
-                    tracing::error!(%error, "the log folders cannot be marked; this node leads nothing")
-                }
-            }
-        });
+        let marking = Marking {
+            node: Arc::clone(&self.node),
+            folders: Arc::clone(&self.folders),
+            identity: known
+                .is_none()
+                .then(|| (identity, self.identity_folder.clone())),
+            incarnation,
+        };
+        tokio::spawn(marking.run());
         Ok(())
     }
 
@@ -354,6 +339,48 @@ impl Session {
             self.node
                 .clock
                 .compare(clock::wall_now(), TimestampMs(ack.time_ms));
+        }
+    }
+}
+
+/// Marks the folders for this process, on a worker, until they are marked: a
+/// disk that is full for a moment keeps the node from leading for that moment only.
+struct Marking {
+    node: Arc<Node>,
+    folders: Arc<Folders>,
+    /// To be written, and where.
+    identity: Option<(Identity, PathBuf)>,
+    incarnation: Incarnation,
+}
+
+impl Marking {
+    async fn run(self) {
+        let Self {
+            node,
+            folders,
+            identity,
+            incarnation,
+        } = self;
+        loop {
+            let (folders, identity) = (Arc::clone(&folders), identity.clone());
+            let mark = move || {
+                if let Some((identity, folder)) = identity {
+                    identity.write(&folder).map_err(|error| error.to_string())?;
+                }
+                let marked = folders.mark_running(incarnation);
+                marked.map_err(|error| error.to_string())
+            };
+            match tokio::task::spawn_blocking(mark).await {
+                Ok(Ok(())) => {
+                    node.set_incarnation(incarnation);
+                    return node.view.ring();
+                }
+                Ok(Err(error)) => {
+                    tracing::error!(%error, "the log folders cannot be marked; until they are this node leads nothing")
+                }
+                Err(_) => return,
+            }
+            tokio::time::sleep(MARK_AGAIN).await;
         }
     }
 }

@@ -20,6 +20,9 @@ use talweg_replication::{
 };
 use talweg_types::{LeaderEpoch, TimestampMs};
 
+/// A cut for which there was no room is tried again after this.
+const CUT_AGAIN_MS: u64 = 1_000;
+
 impl Replica {
     /// Begins to follow; leads no more.
     pub fn follow(&mut self, now: MonotonicMs, following: Following, out: &mut Deliveries) {
@@ -116,7 +119,7 @@ impl Replica {
             for effect in effects {
                 events.extend(self.act(effect, &mut done));
             }
-            events.extend(self.try_cut());
+            events.extend(self.try_cut(now));
         }
         self.show_following();
         self.count_refusal();
@@ -146,7 +149,7 @@ impl Replica {
 
     /// A cut that had to wait for a flush.
     pub(super) fn cut_now(&mut self, now: MonotonicMs) {
-        if let Some(event) = self.try_cut() {
+        if let Some(event) = self.try_cut(now) {
             self.step_follower(now, event);
         }
     }
@@ -240,11 +243,12 @@ impl Replica {
     }
 
     /// Cuts, if no flush is out. A log that cannot be cut serves nothing more.
-    fn try_cut(&mut self) -> Option<FollowerEvent<ReplicaFrame>> {
-        if self.ticket_out {
+    fn try_cut(&mut self, now: MonotonicMs) -> Option<FollowerEvent<ReplicaFrame>> {
+        if self.ticket_out || now < self.cut_not_before {
             return None;
         }
-        let (event, result) = match self.cut.take()? {
+        let cut = self.cut.take()?;
+        let (event, result) = match cut {
             Cut::Truncate {
                 to,
                 below_watermark,
@@ -278,6 +282,11 @@ impl Replica {
         };
         self.handle.wake_all();
         match result {
+            Err(LogError::DiskFull) => {
+                self.cut = Some(cut);
+                self.cut_not_before = now.plus(CUT_AGAIN_MS);
+                None
+            }
             Ok(()) => Some(event.unwrap_or(FollowerEvent::Truncated { ends: self.ends() })),
             Err(error) => {
                 tracing::error!(partition = %self.tp(), %error, "the log cannot be cut; the replica serves no more");

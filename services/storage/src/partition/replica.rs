@@ -64,6 +64,8 @@ pub struct Replica {
     pub(super) upstream: Option<NodeId>,
     /// Waits for the ticket that is out.
     pub(super) cut: Option<Cut>,
+    /// There was no room for it.
+    pub(super) cut_not_before: MonotonicMs,
     /// As a leader sent it with "below start".
     pub(super) sessions: Bytes,
     /// The epoch in which nothing more is appended.
@@ -104,6 +106,7 @@ impl Replica {
             refusing: None,
             upstream: None,
             cut: None,
+            cut_not_before: MonotonicMs(0),
             sessions: Bytes::new(),
             handed_over: None,
             log: opened.log,
@@ -214,12 +217,15 @@ impl Replica {
         self.step(now, event, out);
     }
 
-    /// When the leader wants to be told that time has passed.
+    /// When the leader wants to be told that time has passed, or a cut is tried again.
     pub fn next_leader_tick(&self) -> Option<MonotonicMs> {
-        self.leader.next_tick()
+        let cut = self.cut.filter(|_| !self.ticket_out);
+        let cut = cut.map(|_| self.cut_not_before);
+        [self.leader.next_tick(), cut].into_iter().flatten().min()
     }
 
     pub fn leader_tick(&mut self, now: MonotonicMs, out: &mut Deliveries) {
+        self.cut_now(now);
         if self.leader.next_tick().is_some_and(|at| at <= now) {
             self.step(now, Event::Tick, out);
         }

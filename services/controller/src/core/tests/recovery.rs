@@ -118,6 +118,26 @@ fn answers_are_those_of_live_processes() {
     assert_eq!(two.shown().0, 1);
 }
 
+/// Story: a leader was elected from answers, and its machine goes down again. The
+/// other one has written since it answered: it is asked anew.
+#[test]
+fn an_answer_from_before_the_last_leader_says_nothing() {
+    let mut two = Trio::of(2, &[("min.insync.replicas", "2")]);
+    for id in [1, 2] {
+        two.start(id, Boot::Unclean);
+    }
+    two.tell_end(1, 0, 9);
+    two.tell_end(2, 0, 5);
+    assert_eq!(two.shown().0, 1);
+    two.start(1, Boot::Unclean);
+    let (leads, epoch, ..) = two.shown();
+    assert_eq!(leads, 0);
+    two.tell_end(1, epoch - 1, 7);
+    assert_eq!(two.shown().0, 0, "node 2 has not answered in this epoch");
+    two.tell_end(2, epoch - 1, 9);
+    assert_eq!(two.shown().0, 2);
+}
+
 /// Fewer are back: it waits, or an operator says so.
 #[test]
 fn an_operator_elects_the_best_that_is_there() {
