@@ -10,7 +10,7 @@ use crate::{
 };
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 use talweg_batch::{BatchBuilder, CheckedBatch, ValidationLimits, check_client_batch};
-use talweg_log::AppendError;
+use talweg_log::{AppendError, ReadError};
 use talweg_storage::parts::{AppendRefusal, Outcome};
 use talweg_types::{
     Acks, Compression, Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs, TopicConfig,
@@ -433,8 +433,12 @@ impl World {
         }
         let from = Offset(consumer.next.max(bounds.log_start.0));
         let read = handle.reader.read(from, bounds.high_watermark, 1_500);
-        let read =
-            read.map_err(|error| format!("{tp}: node {node} cannot read at {from}: {error}"))?;
+        let read = match read {
+            Ok(read) => read,
+            // It will be told in a moment that it leads no more.
+            Err(ReadError::FolderFailed(_)) => return Ok(()),
+            Err(error) => return Err(format!("{tp}: node {node} cannot read at {from}: {error}")),
+        };
         let found =
             records(&read.batches).map_err(|why| format!("{tp}: node {node} at {from}: {why}"))?;
         consumer.next = read.next_offset.0.max(consumer.next);

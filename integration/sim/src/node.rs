@@ -124,6 +124,9 @@ impl World {
         let Some(process) = self.nodes[node].process.take() else {
             return;
         };
+        if process.folder.failed().is_some() {
+            self.oracle.on_failed(node);
+        }
         let tickets = process.tickets.into_values();
         let disk = &mut self.nodes[node].disk;
         if power && half && disk.stops_at.is_none() {

@@ -105,6 +105,14 @@ impl Oracle {
         self.stopped[node] = true;
     }
 
+    /// The folder of the process that ends has failed.
+    pub fn on_failed(&mut self, node: usize) {
+        for truth in self.truths.values_mut() {
+            let expected = &mut truth.shadows[node].expected;
+            *expected = Expected::Committed.min(*expected);
+        }
+    }
+
     pub fn on_wipe(&mut self, node: usize) {
         self.wiped[node] = true;
         for truth in self.truths.values_mut() {
@@ -159,6 +167,7 @@ impl Oracle {
         let least = match expected {
             Expected::All => old_end,
             Expected::Flushed => old_flushed,
+            Expected::Committed => old_flushed.min(shadow.watermark),
             Expected::Some | Expected::Nothing => 0,
         };
         let end = bounds.log_end.0;

@@ -27,6 +27,8 @@ const RETRY_MS: u64 = 10_000;
 /// A background flush begins so long after the last one.
 const BACKGROUND_MS: u64 = 1_000;
 pub const TICK_MS: u64 = 100;
+/// As in production.
+const MARK_AGAIN_MS: u64 = 1_000;
 
 /// Questions to the controller that wait for their answer.
 pub struct Asked {
@@ -137,7 +139,16 @@ impl World {
         let marked = process.folder.mark_running(Incarnation(incarnation));
         match marked {
             Ok(()) => process.incarnation = Some(Incarnation(incarnation)),
-            Err(error) => self.say(|| format!("node {name} cannot mark its folder: {error}")),
+            Err(error) => {
+                self.say(|| format!("node {name} cannot mark its folder: {error}"));
+                let life = self.nodes[node].life;
+                let event = Event::Marked {
+                    node,
+                    life,
+                    incarnation,
+                };
+                self.after(MARK_AGAIN_MS, event);
+            }
         }
         self.look_at_all(node);
         Ok(())

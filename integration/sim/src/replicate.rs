@@ -403,6 +403,7 @@ impl World {
                     tp,
                     report,
                 } => self.on_node(node, life, |world| {
+                    world.nodes[node].heard = world.now;
                     let clock = world.nodes[node].clock(world.now);
                     if let Some(process) = world.process(node)
                         && let Some(replica) = process.replicas.get_mut(&tp)

@@ -17,6 +17,8 @@ pub enum Expected {
     Nothing,
     /// A change was half done.
     Some,
+    /// What was flushed below the watermark: a cut may have failed half done.
+    Committed,
     /// What was flushed.
     Flushed,
     /// All of it: the page cache is whole.

@@ -336,12 +336,16 @@ impl World {
         if to.end >= self.nodes.len() {
             return self.on_call(from, to, call, message);
         }
+        if from.end != CLIENTS {
+            self.nodes[to.end].heard = self.now;
+        }
         match message {
             // To whatever process listens there now.
             Message::Produce { op, attempt } => {
                 let life = self.nodes[to.end].life;
                 self.on_node(to.end, life, |world| world.on_produce(to.end, op, attempt))
             }
+            message if from.end == CLIENTS => Err(format!("a client sends {message:?}")),
             message => self.on_node(to.end, to.life, |world| {
                 world.on_answer(to.end, call, message)
             }),

@@ -97,7 +97,6 @@ fn mistakes_of_the_log_are_seen() {
         &[
             (FlushAcknowledgedEarly, 300),
             (FlushSkipsData, 300),
-            (EpochNotChecked, 300),
             (IndexAheadBelieved, 300),
             (SuspectIgnored, 300),
             (StartAboveFlushed, 300),
