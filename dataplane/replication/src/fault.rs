@@ -30,8 +30,6 @@ pub enum Fault {
     ContactIgnored,
     /// Every position of a fetch is taken for good.
     DivergenceNotFound,
-    /// A log may be cut below its watermark at any time.
-    CutsBelowWatermark,
     /// A new process of a member moves the old one's position at once.
     SuccessorHeardAtOnce,
 }

@@ -20,7 +20,7 @@ use talweg_storage::parts::{
     Letters, Me, NewNodes, Opened, Outbox, PartitionHandle, Phase, Replica, Reservation, Role,
     Taken, TopicView, ViewUpdate, decide, leader_settings, log_config,
 };
-use talweg_types::{Incarnation, LeaderEpoch, NodeId, TopicPartition};
+use talweg_types::{Acks, Incarnation, LeaderEpoch, NodeId, TopicPartition};
 
 /// What failed is looked at again after this, as in production.
 const RETRY_MS: u64 = 10_000;
@@ -355,6 +355,7 @@ impl World {
     pub fn on_produce(&mut self, node: usize, op: OpId, attempt: u32) -> Checked {
         let clock = self.nodes[node].clock(self.now);
         let asked = self.clients.request(op);
+        let minimum = self.topic_of(&asked.tp).min_insync as usize;
         let Some(process) = self.process(node) else {
             return Ok(());
         };
@@ -368,7 +369,18 @@ impl World {
             reservation: Reservation::none(),
         };
         match process.replicas.get_mut(&asked.tp) {
-            Some(replica) => drop(replica.append(clock, vec![request], &mut process.out)),
+            Some(replica) => {
+                let (confirmed, end) = (replica.confirmed(), replica.log.bounds().log_end);
+                replica.append(clock, vec![request], &mut process.out);
+                let appended = replica.log.bounds().log_end > end;
+                if appended && asked.acks == Acks::All && confirmed < minimum {
+                    return Err(format!(
+                        "{}: node {} appends at acks=all with {confirmed} of {minimum} in sync",
+                        asked.tp,
+                        node + 1
+                    ));
+                }
+            }
             None => {
                 let outcome = talweg_storage::parts::Outcome::Refused(
                     talweg_storage::parts::AppendRefusal::NotLeader,

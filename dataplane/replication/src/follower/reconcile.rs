@@ -1,12 +1,7 @@
 //! Making the log a prefix of the leader's.
 
 use super::{Follower, FollowerEffect, FollowerFailure, Phase};
-use crate::{
-    MonotonicMs,
-    divergence::History,
-    fault::{Fault, planted},
-    replica::ReplicaEnds,
-};
+use crate::{MonotonicMs, divergence::History, replica::ReplicaEnds};
 use talweg_types::{LeaderEpoch, Offset};
 
 impl Follower {
@@ -52,9 +47,8 @@ impl Follower {
     /// The controller has said that an epoch began with less than was promised,
     /// and this log has not been made to agree with that epoch yet.
     fn may_cut_below(&self, history: &impl History) -> bool {
-        self.source.is_some_and(|source| {
-            history.last_epoch() < source.recovered || planted(Fault::CutsBelowWatermark)
-        })
+        self.source
+            .is_some_and(|source| history.last_epoch() < source.recovered)
     }
 
     pub(super) fn cut<F>(

@@ -28,12 +28,8 @@ pub enum Fault {
     PartitionEpochNotCompared,
     /// An in-sync set is taken from whoever proposes it.
     LeaderNotCompared,
-    /// A dead node stays in the in-sync set.
-    DeadStaysInSync,
     /// The eligible set outlives the in-sync set's return to its minimum.
     EligibleNotEmptied,
-    /// The last in-sync set shrinks with the in-sync one.
-    LastInSyncBelowMinimum,
 }
 
 #[cfg(not(feature = "planted-faults"))]

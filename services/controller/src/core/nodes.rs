@@ -100,7 +100,11 @@ impl Core {
                 Value::Node(self.record(id, asking, loss)),
             )]
         };
-        Some(self.plan_reconcile(id, loss).unwrap_or_else(record))
+        let reconciled = match planted(Fault::NewProcessContinues) {
+            true => None,
+            false => self.plan_reconcile(id, loss),
+        };
+        Some(reconciled.unwrap_or_else(record))
     }
 
     /// The id under which a process may register.

@@ -68,9 +68,6 @@ impl Partition {
 
     /// These died at once. The watermark did not move after any of them.
     pub(super) fn bury(&mut self, dead: &[NodeId], minimum: usize) {
-        if planted(Fault::DeadStaysInSync) {
-            return;
-        }
         let (gone, left) = self.in_sync.iter().partition(|node| dead.contains(node));
         self.in_sync = left;
         let gone: Vec<_> = gone;
@@ -165,8 +162,7 @@ impl Partition {
         let both = among(&[in_sync.clone(), eligible.clone()].concat());
         // Without a leader nothing is acknowledged: who is lost then may still
         // have the newest log.
-        let enough = both.len() >= minimum || planted(Fault::LastInSyncBelowMinimum);
-        let last = match enough && !self.leader.is_none() {
+        let last = match both.len() >= minimum && !self.leader.is_none() {
             true => both,
             false => match among(&self.last_in_sync) {
                 last if last.is_empty() => both,

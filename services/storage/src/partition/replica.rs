@@ -136,6 +136,14 @@ impl Replica {
         self.settings.durability == Durability::Synced
     }
 
+    /// Members of the in-sync set as last confirmed; 0 unless it leads.
+    pub fn confirmed(&self) -> usize {
+        match self.leader.role() {
+            Role::Leader { .. } => self.leader.in_sync().len(),
+            Role::NotLeader => 0,
+        }
+    }
+
     /// Produces that wait for an answer.
     pub fn waiting(&self) -> usize {
         self.leader.waiting()
