@@ -32,9 +32,6 @@ use uuid::Uuid;
 
 const IDENTITY: &str = "folder";
 const SET_ASIDE: &str = "set-aside";
-/// An empty file: a process of this boot could not write or flush. The page cache
-/// may show what the disk never got, and no flush would write it.
-const FAILED: &str = "failed";
 /// Folders in a log folder that are not partitions and are left alone.
 const RESERVED: &[&str] = &[SET_ASIDE, "index", "lost+found"];
 const GIB: u64 = 1 << 30;
@@ -107,10 +104,6 @@ impl LogFolder {
             }
         };
         let boot = marker::read(&*fs, &root, is_new || is_unused(&*fs, &root))?;
-        let boot = match fs.open(&root.join(FAILED), false) {
-            Ok(_) if boot != Boot::New => Boot::Unclean,
-            _ => boot,
-        };
         let folder = Arc::new(Self {
             files: FdCache::new(options.open_files),
             tail_used: AtomicUsize::new(0),
@@ -157,10 +150,6 @@ impl LogFolder {
             incarnation,
         };
         self.guard(marker::write_running(&*self.fs, &self.root, &marker))?;
-        match self.fs.remove_file(&self.root.join(FAILED)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(io(error)),
-            _ => {}
-        }
         *self.marker.lock() = Some(marker);
         Ok(())
     }
@@ -255,8 +244,7 @@ impl LogFolder {
     /// cache reached the disk.
     pub fn fail(&self, why: &str) {
         let mut failed = self.failed.write();
-        let first = failed.is_none();
-        if first {
+        if failed.is_none() {
             tracing::error!(folder = %self.root.display(), why, "log folder failed");
             *failed = Some(why.to_owned());
             if let Err(error) = marker::forget_running(&*self.fs, &self.root) {
@@ -264,12 +252,6 @@ impl LogFolder {
             }
         }
         self.has_failed.store(true, Ordering::Release);
-        drop(failed);
-        if first {
-            // For the next process of this boot. Where even this cannot be written
-            // it will not get far.
-            let _ = self.fs.open(&self.root.join(FAILED), true);
-        }
     }
 
     /// An error of the device itself makes everything in the folder suspect.
