@@ -36,22 +36,6 @@ pub use leader::{
     LeaderSettings, Member, NotAdmitted, Proposal, ProposalId, Role, Timings,
 };
 pub use replica::{ReplicaEnds, Report, SessionTag};
+pub use talweg_types::MonotonicMs;
 pub use throttle::Throttle;
 pub use waiters::{Failure, Reached, Waiter};
-
-/// A monotonic clock's milliseconds, counting suspend; never a wall clock.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-pub struct MonotonicMs(pub u64);
-
-impl MonotonicMs {
-    /// This many milliseconds later; saturates.
-    #[must_use]
-    pub fn plus(self, ms: u64) -> Self {
-        Self(self.0.saturating_add(ms))
-    }
-
-    /// Milliseconds from `earlier` to here; 0 if it is later.
-    pub fn since(self, earlier: Self) -> u64 {
-        self.0.saturating_sub(earlier.0)
-    }
-}

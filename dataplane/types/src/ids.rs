@@ -61,6 +61,12 @@ uuid_id! {
     FolderId
 }
 
+uuid_id! {
+    /// A member of a consumer group, from its join to its removal. Time-ordered
+    /// (version 7), so that members sort as they joined.
+    MemberId
+}
+
 /// A storage node, gateway or coordinator, from 1. Zero is "none".
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct NodeId(pub u32);

@@ -6,6 +6,7 @@
 //! stable offset* keeps its historic name and is exclusive.
 
 mod acks;
+mod clock;
 mod ids;
 pub mod limits;
 mod names;
@@ -14,7 +15,8 @@ mod producer;
 pub mod topic_config;
 
 pub use acks::{Acks, Compression, Durability};
-pub use ids::{FolderId, Incarnation, NodeId, PartitionIndex, TopicId, TopicPartition};
+pub use clock::MonotonicMs;
+pub use ids::{FolderId, Incarnation, MemberId, NodeId, PartitionIndex, TopicId, TopicPartition};
 pub use names::{NameError, check_name};
 pub use offset::{LeaderEpoch, LogBounds, LogBoundsError, Offset, PartitionEpoch, TimestampMs};
 pub use producer::{ProducerEpoch, ProducerId, Sequence};

@@ -64,6 +64,30 @@ pub const PARTITIONS_PER_NODE_MAX: u32 = 10_000;
 /// Replicas of a partition.
 pub const REPLICATION_FACTOR_MAX: u32 = 7;
 
+/// Members of one consumer group.
+pub const GROUP_MEMBERS_MAX: usize = 5_000;
+/// Topics that one member names, and the bytes of a topic pattern.
+pub const SUBSCRIBED_TOPICS_MAX: usize = 1_000;
+pub const TOPIC_PATTERN_BYTES_MAX: usize = 1_024;
+/// Memory of one compiled topic pattern.
+pub const TOPIC_PATTERN_COMPILED_BYTES_MAX: usize = 256 * 1024;
+/// Instance id, client id and rack of a member, in bytes.
+pub const MEMBER_TEXT_BYTES_MAX: usize = 249;
+/// Offsets in one commit, reset or deletion, and the text stored with an offset.
+pub const COMMIT_OFFSETS_MAX: usize = 10_000;
+pub const COMMIT_METADATA_BYTES_MAX: usize = 4_096;
+/// A member's time-outs: silence, giving up partitions, processing one delivery.
+pub const MEMBER_SESSION_MS_DEFAULT: u32 = 45_000;
+pub const MEMBER_SESSION_MS_DEFAULT_HTTP: u32 = 30_000;
+pub const MEMBER_SESSION_MS_RANGE: (u32, u32) = (100, 30 * 60 * 1000);
+pub const REBALANCE_MS_DEFAULT: u32 = 60_000;
+pub const REBALANCE_MS_RANGE: (u32, u32) = (100, 60 * 60 * 1000);
+pub const PROCESSING_MS_DEFAULT: u32 = 5 * 60 * 1000;
+pub const PROCESSING_MS_RANGE: (u32, u32) = (100, 24 * 60 * 60 * 1000);
+/// Attempts at one record before it counts as failed.
+pub const ATTEMPTS_DEFAULT: u32 = 3;
+pub const ATTEMPTS_RANGE: (u32, u32) = (1, 100);
+
 /// HTTP: records and bytes of one answer, and the longest wait.
 pub const HTTP_RECORDS_MAX: u32 = 500;
 pub const HTTP_BYTES_DEFAULT: u32 = MIB;
