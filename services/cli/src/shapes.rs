@@ -61,6 +61,7 @@ fn recovered(recovered: &v1::RecoveredDescription) -> Value {
         "leader_epoch": recovered.leader_epoch,
         "unclean": recovered.unclean,
         "time_ms": recovered.time_ms,
+        "from_offset": (recovered.from_offset >= 0).then_some(recovered.from_offset),
     })
 }
 
@@ -294,6 +295,7 @@ mod tests {
                 leader_epoch: 5,
                 unclean: false,
                 time_ms: 11,
+                from_offset: 3,
             }),
             replicas_detail: details(bounds),
         };
@@ -363,7 +365,7 @@ mod tests {
             json!({
                 "partition": 0, "leader": 7, "leader_epoch": 9, "replicas": [7], "in_sync": [7],
                 "eligible": [8], "last_in_sync": [7, 8],
-                "recovered": {"leader_epoch": 5, "unclean": false, "time_ms": 11},
+                "recovered": {"leader_epoch": 5, "unclean": false, "time_ms": 11, "from_offset": 3},
                 "replicas_detail": [{
                     "node": 7, "log_end_offset": 5, "flushed_end_offset": 4, "log_start_offset": 1,
                     "high_watermark": 3, "last_caught_up_ms": 12, "in_sync": true, "size_bytes": 13,

@@ -200,6 +200,7 @@ fn set_partition(view: &mut View, state: PartitionState) {
             leader_epoch: recovered.leader_epoch,
             unclean: recovered.unclean,
             time_ms: recovered.time_ms,
+            from_offset: recovered.from_offset,
         }),
     };
     view.set_partition(id, state.partition, partition);

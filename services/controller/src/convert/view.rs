@@ -271,6 +271,7 @@ pub fn describe_topic(core: &Core, topic_id: TopicId) -> Option<v1::DescribeTopi
                 leader_epoch: recovered.epoch.0,
                 unclean: recovered.unclean,
                 time_ms: recovered.time.0,
+                from_offset: recovered.from.map_or(-1, |from| from.0),
             }),
         replicas_detail: Vec::new(),
     });
