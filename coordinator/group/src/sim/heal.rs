@@ -7,8 +7,9 @@ use talweg_types::PartitionIndex;
 
 impl World {
     pub fn heal(&mut self) -> Result<(), String> {
-        self.clients.retain(|client| client.life != Life::Dead);
-        for _ in 0..200 {
+        // Several sessions and rebalances one after the other.
+        for _ in 0..60 {
+            self.clients.retain(|client| client.life != Life::Dead);
             self.now.monotonic = self.now.monotonic.plus(50);
             self.decide(Event::Tick)?;
             self.commit()?;

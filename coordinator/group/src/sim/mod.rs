@@ -14,7 +14,7 @@ use world::World;
 
 const SESSION_MS: u64 = 400;
 const REBALANCE_MS: u64 = 300;
-const STEPS: usize = 600;
+const STEPS: usize = 500;
 
 /// What runs did, so that a world in which nothing happens is noticed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -64,14 +64,14 @@ fn seeds(from: u64, to: u64) {
 /// group comes to rest.
 #[test]
 fn one_owner_fenced_commits_and_the_same_state_on_replay() {
-    seeds(0, 400);
+    seeds(0, 150);
 }
 
 /// For a longer look: `cargo test -- --ignored`.
 #[test]
 #[ignore = "minutes"]
 fn the_same_for_many_more_seeds() {
-    seeds(400, 40_000);
+    seeds(150, 40_000);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn planted_mistakes_are_caught() {
         Mistake::StandaloneBesideStreams,
     ] {
         PLANTED.set(Some(mistake));
-        let caught = (0..400).find_map(|seed| run(seed).err());
+        let caught = (0..150).find_map(|seed| run(seed).err());
         PLANTED.set(None);
         let caught = caught.unwrap_or_else(|| panic!("{mistake:?} goes unseen"));
         println!("{mistake:?}: {caught}");
