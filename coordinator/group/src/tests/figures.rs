@@ -11,9 +11,9 @@ fn big_id(n: usize) -> MemberId {
     MemberId::from_slice(&bytes).unwrap()
 }
 
-fn commit(caller: Caller, offset: i64) -> Event {
+fn commit(caller: Caller, p: u32, offset: i64) -> Event {
     let item = CommitItem {
-        at: at(0),
+        at: at(p),
         offset: Offset(offset),
         leader_epoch: LeaderEpoch(0),
         metadata: String::new(),
@@ -35,13 +35,16 @@ fn commits_and_loads() {
     for offset in 0..200_000 {
         let step = bench
             .group
-            .step(bench.now, &bench.topics, commit(me, offset));
+            .step(bench.now, &bench.topics, commit(me, 0, offset));
         assert_eq!(step.records.len(), 1);
     }
     println!("200,000 commits of one offset: {:?}", began.elapsed());
-    for p in 0..10 {
-        bench.commit(me, p, 500).ok();
+    for p in 1..10 {
+        let event = commit(me, p, 500);
+        let step = bench.group.step(bench.now, &bench.topics, event);
+        assert_eq!(step.records.len(), 1);
     }
+    assert_eq!(bench.group.state().offsets().len(), 10);
     let records = bench.group.state().snapshot();
     let began = Instant::now();
     let groups: Vec<_> = (0..10_000)
