@@ -205,12 +205,16 @@ impl Client {
     }
 }
 
-/// When every controller has been asked and none is active, that is the answer;
-/// which of them stands by is no matter of the caller's.
+/// When every controller has been asked and none is active or reached, that is the
+/// answer; which of them stands by is no matter of the caller's. With the delay
+/// after which it is sensible to ask again.
 fn nobody_active(refusal: Refusal) -> Refusal {
     match refusal.code {
         ErrorCode::NotController => {
             Refusal::unavailable("no controller is active").retry_after(NOBODY_ACTIVE_MS)
+        }
+        ErrorCode::Unavailable if refusal.retry_after_ms == 0 => {
+            refusal.retry_after(NOBODY_ACTIVE_MS)
         }
         _ => refusal,
     }

@@ -206,6 +206,9 @@ impl State {
     }
 
     pub(super) fn flush_dir(&mut self, path: &Path, pass: Pass) -> io::Result<()> {
+        if self.tree.is_above_root(path) {
+            return Ok(());
+        }
         let dir = self.tree.find(path)?;
         self.tree.dir_mut(dir)?;
         if self.faults.flush_fails() {

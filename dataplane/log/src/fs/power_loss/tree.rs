@@ -101,6 +101,15 @@ impl Tree {
         self.now_ms.unwrap_or_else(|| system_ms(SystemTime::now()))
     }
 
+    /// Above the folder that loses power: nothing there is forgotten.
+    pub(super) fn is_above_root(&self, path: &Path) -> bool {
+        match &self.backing {
+            Backing::Memory => false,
+            Backing::Real { root } => std::path::absolute(path)
+                .is_ok_and(|absolute| absolute != *root && root.starts_with(&absolute)),
+        }
+    }
+
     /// Names from the root to `path`, which may be absolute or not.
     pub(super) fn names(&self, path: &Path) -> io::Result<Vec<String>> {
         let path = match &self.backing {
