@@ -238,6 +238,20 @@ async fn known_bounds(channel: &Channel, topic: &str) -> Vec<i64> {
     ends
 }
 
+/// Waits until the leaders have flushed all that they have.
+async fn flushed(channel: &Channel, topic: &str) {
+    for partition in 0..PARTITIONS {
+        eventually("all is flushed", BACK, || async {
+            let bounds = raw::bounds(channel, topic, partition).await?;
+            match bounds.flushed_end_offset == bounds.log_end_offset {
+                true => Ok(()),
+                false => Err(format!("{bounds:?}")),
+            }
+        })
+        .await;
+    }
+}
+
 /// The digest of a replica's records below `to`, from its files.
 fn digest(data: &Path, id: &Bytes, partition: usize, to: i64) -> String {
     let id = uuid::Uuid::from_slice(id).expect("16 bytes");
@@ -273,6 +287,8 @@ async fn nothing_flushed_is_lost_and_what_may_be_is_named() {
     let mut lost = 0;
     for (round, order) in ORDERS.into_iter().enumerate() {
         load.advance(load.acknowledged(), 30, BACK).await;
+        burst(&channel, "replicated", 100 + round).await;
+        flushed(&channel, "replicated").await;
         let kept = read(&channel, "replicated").await;
         let before: BTreeMap<u32, i32> = whole(&stack, &replicated)
             .await
@@ -320,7 +336,8 @@ async fn nothing_flushed_is_lost_and_what_may_be_is_named() {
         }
     });
     for (id, ends) in ends {
-        for (partition, end) in ends.into_iter().enumerate() {
+        // A log without records needs no folder.
+        for (partition, end) in ends.into_iter().enumerate().filter(|(_, end)| *end > 0) {
             let digests = nodes
                 .data
                 .iter()
