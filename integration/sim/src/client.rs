@@ -264,7 +264,7 @@ impl World {
         self.send_single(from, to, op, &Message::Produce { op, attempt });
     }
 
-    pub fn to_client(&mut self, node: usize, message: Message) {
+    pub fn answer_client(&mut self, node: usize, message: Message) {
         let from = self.nodes[node].peer();
         let to = Peer {
             end: CLIENTS,
@@ -296,7 +296,7 @@ impl World {
                 Outcome::Refused(refusal) => self.note_refusal(op, refusal),
             }
             self.mix(op);
-            self.to_client(
+            self.answer_client(
                 node,
                 Message::Produced {
                     op,
@@ -442,18 +442,16 @@ impl World {
         let found =
             records(&read.batches).map_err(|why| format!("{tp}: node {node} at {from}: {why}"))?;
         consumer.next = read.next_offset.0.max(consumer.next);
-        let mut expected = from.0;
-        for (offset, record) in found
+        let seen = found
             .into_iter()
-            .filter(|(offset, _)| *offset >= from.0 && *offset < watermark)
-        {
+            .filter(|(offset, _)| *offset >= from.0 && *offset < watermark);
+        for (expected, (offset, record)) in (from.0..).zip(seen) {
             let committed = truth.committed.get(offset as usize).copied();
             if committed != Some(record) || offset != expected {
                 return Err(format!(
                     "{tp}: node {node} gives {record:?} at {offset} where {expected} was next, committed is {committed:?}"
                 ));
             }
-            expected += 1;
             self.coverage.note(Happened::Read);
         }
         Ok(())

@@ -185,10 +185,7 @@ impl World {
             if process.folder.failed().is_some() {
                 return Ok(());
             }
-            match read_from(&handle.reader, from) {
-                Ok(found) => found,
-                Err(why) => return Err(why),
-            }
+            read_from(&handle.reader, from)?
         };
         for (offset, record) in found {
             self.oracle.may_exist(record.value)?;

@@ -390,7 +390,7 @@ impl World {
                     attempt,
                     outcome,
                 };
-                self.to_client(node, message);
+                self.answer_client(node, message);
             }
         }
         Ok(())

@@ -97,7 +97,7 @@ fn mistakes_of_the_log_are_seen() {
             (FlushAcknowledgedEarly, 0..30),
             (FlushSkipsData, 0..10),
             (IndexAheadBelieved, 0..60),
-            (SuspectIgnored, 0..1_500),
+            (SuspectIgnored, 560..660),
             (StartAboveFlushed, 200..400),
             (SessionsOutliveCut, 0..60),
             (RecoveryDoesNotFlush, 0..30),

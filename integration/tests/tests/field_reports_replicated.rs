@@ -842,12 +842,12 @@ async fn b143_a_rolling_restart_loses_nothing() {
             .start_at(port_of(&stack.controller()), START);
     });
     step(&c, &load).await;
-    for gateway in 0..2 {
+    for (gateway, url) in urls.iter().enumerate() {
         block_in_place(|| {
             stack.gateways[gateway].stop(STOP);
             stack.gateways[gateway].start(START);
         });
-        let c = connect(&urls[gateway]).await;
+        let c = connect(url).await;
         step(&c, &load).await;
     }
     load.finish(&urls[0]).await;

@@ -137,7 +137,13 @@ impl Planes {
         third[1].lead_to(n2.grpc());
         let via = format!("1={},2={}", third[0].url(), third[1].url());
         let n3 = node(3, via).await?;
-        let gateway = Plane::start("gateway", "gateway", dir, &[controllers.clone()]).await?;
+        let gateway = Plane::start(
+            "gateway",
+            "gateway",
+            dir,
+            std::slice::from_ref(&controllers),
+        )
+        .await?;
         Ok(Self {
             nodes: [n1, n2, n3],
             gateway,
