@@ -114,21 +114,32 @@ async fn relay(near: TcpStream, mut state: watch::Receiver<State>) {
         // First, so that nothing of what is cut gets through.
         biased;
         _ = state.wait_for(|state| state.cuts != cuts) => {}
-        () = pass(near_in, far_out, there) => {}
-        () = pass(far_in, near_out, back) => {}
+        () = pass(near_in, far_out, there, cuts) => {}
+        () = pass(far_in, near_out, back, cuts) => {}
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch::Receiver<State>) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut state: watch::Receiver<State>,
+    cuts: u64,
+) {
     let mut buffer = vec![0; BUFFER];
     loop {
         let bytes = match from.read(&mut buffer).await {
             Ok(bytes) if bytes > 0 => bytes,
             _ => return,
         };
-        if state.wait_for(|state| state.open).await.is_err()
-            || to.write_all(&buffer[..bytes]).await.is_err()
+        // A cut opens the gate for others in the same step: what waits here is dropped.
+        let may_pass = match state
+            .wait_for(|state| state.open || state.cuts != cuts)
+            .await
         {
+            Ok(state) => state.cuts == cuts,
+            Err(_) => false,
+        };
+        if !may_pass || to.write_all(&buffer[..bytes]).await.is_err() {
             return;
         }
     }
