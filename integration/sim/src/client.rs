@@ -34,8 +34,9 @@ pub struct Op {
     first: Value,
     count: u32,
     batch: CheckedBatch,
-    /// Its producer; `None`: a plain one.
+    /// Whose it is, and the producer id that it carries; `None`: a plain one's.
     lane: Option<usize>,
+    producer: Option<i64>,
     attempt: u32,
 }
 
@@ -155,6 +156,7 @@ impl Clients {
         let count = self.rng.between(1, 3) as u32;
         let size = self.rng.between(8, 220) as usize;
         let mut builder = BatchBuilder::new(Compression::None);
+        let producer = lane.map(|lane| self.lanes[lane].producer);
         if let Some(lane) = lane {
             let lane = &mut self.lanes[lane];
             builder.set_producer(
@@ -189,6 +191,7 @@ impl Clients {
             count,
             batch,
             lane,
+            producer,
             attempt: 0,
         });
         Ok(self.ops.len() as OpId - 1)
@@ -459,9 +462,9 @@ impl World {
 }
 
 impl Clients {
-    /// The idempotent producer of a record; `None`: a plain one's.
-    pub fn lane_of(&self, value: Value) -> Option<usize> {
+    /// The producer id that a record carries; `None`: a plain one's.
+    pub fn producer_of(&self, value: Value) -> Option<i64> {
         let after = self.ops.partition_point(|op| op.first <= value);
-        self.ops[after.checked_sub(1)?].lane
+        self.ops[after.checked_sub(1)?].producer
     }
 }

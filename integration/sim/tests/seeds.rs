@@ -55,6 +55,10 @@ const KEPT: &[(u64, &str)] = &[
         1221,
         "a log of which nothing survived was cut at its next start",
     ),
+    (
+        15833,
+        "a late copy from under a producer's earlier id was taken for disorder",
+    ),
 ];
 
 #[test]
