@@ -34,31 +34,4 @@ pub enum Fault {
     SuccessorHeardAtOnce,
 }
 
-#[cfg(not(any(test, feature = "planted-faults")))]
-pub(crate) const fn planted(_: Fault) -> bool {
-    false
-}
-
-#[cfg(any(test, feature = "planted-faults"))]
-pub use planting::plant;
-#[cfg(any(test, feature = "planted-faults"))]
-pub(crate) use planting::planted;
-
-#[cfg(any(test, feature = "planted-faults"))]
-mod planting {
-    use super::Fault;
-    use std::cell::Cell;
-
-    thread_local! {
-        static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
-    }
-
-    pub(crate) fn planted(fault: Fault) -> bool {
-        PLANTED.get() == Some(fault)
-    }
-
-    /// For this thread, until the next call.
-    pub fn plant(fault: Option<Fault>) {
-        PLANTED.set(fault);
-    }
-}
+talweg_types::planting!(Fault where any(test, feature = "planted-faults"));

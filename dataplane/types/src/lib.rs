@@ -11,6 +11,7 @@ mod ids;
 pub mod limits;
 mod names;
 mod offset;
+mod planting;
 mod producer;
 pub mod topic_config;
 

@@ -153,7 +153,7 @@ impl Cluster {
 }
 
 /// The digest of a replica's records below `to`, from its files.
-fn digest(folder: &Path, to: i64) -> String {
+pub fn digest(folder: &Path, to: i64) -> String {
     let output = Command::new(binary("talweg"))
         .args(["log", "dump", "--digest", "--to", &to.to_string(), "--json"])
         .arg(folder)

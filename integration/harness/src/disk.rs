@@ -1,5 +1,5 @@
 //! A disk of its own for a storage node: an ext4 file system in a file, mounted
-//! by loop, that can be filled and frozen.
+//! by loop, that can be filled, frozen and broken.
 
 use crate::system::{require_root, run, try_run};
 use rustix::fs::{FallocateFlags, fallocate, statvfs};
@@ -41,7 +41,7 @@ impl Disk {
         &self.mount
     }
 
-    /// Takes all free space but `left` bytes.
+    /// Takes all free space but `left` bytes; again: with another `left`.
     pub fn fill(&self, left: u64) {
         let filler = File::create(self.mount.join(FILLER)).expect("a filler");
         let free = statvfs(&self.mount).expect("statvfs");
@@ -74,6 +74,14 @@ impl Disk {
         if self.frozen.swap(false, Ordering::Relaxed) {
             run("fsfreeze", &["-u", &text(&self.mount)]);
         }
+    }
+
+    /// From now on every access is an input/output error, as if the device had gone.
+    pub fn break_down(&self) {
+        // EXT4_IOC_SHUTDOWN, without writing the journal.
+        let program = "import fcntl, os, struct, sys\n\
+            fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
+        run("python3", &["-c", program, &text(&self.mount)]);
     }
 }
 

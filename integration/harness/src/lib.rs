@@ -25,7 +25,7 @@ mod watcher;
 mod writer;
 
 pub use builder::StackBuilder;
-pub use cluster::{BACK, Cluster};
+pub use cluster::{BACK, Cluster, digest};
 pub use dev::Dev;
 pub use eventually::eventually;
 pub use level::Level;

@@ -6,9 +6,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs::File,
-    path::{Path, PathBuf},
-    process::Command,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -16,12 +13,10 @@ use std::{
     time::{Duration, Instant},
 };
 use talweg_harness::{
-    Process, Stack, eventually, free_port,
+    Stack, eventually,
     raw::{self, RawProduce, connect, create_topic},
 };
-use talweg_proto::v1::{
-    Acks, DescribeTopicRequest, PartitionDescription, topic_service_client::TopicServiceClient,
-};
+use talweg_proto::v1::{Acks, PartitionDescription};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
@@ -32,64 +27,7 @@ const STALL: Duration = Duration::from_secs(2);
 /// On top of the stall for those who wait for it, in all for those who do not.
 const SLACK: Duration = Duration::from_millis(500);
 const DISK_BYTES: u64 = 512 << 20;
-const START: Duration = Duration::from_secs(30);
 const BACK: Duration = Duration::from_secs(40);
-
-/// An ext4 file system in a file; thawed and unmounted when dropped.
-struct Disk {
-    mount: PathBuf,
-}
-
-impl Disk {
-    fn new(folder: &Path, name: &str) -> Self {
-        assert!(
-            rustix::process::geteuid().is_root(),
-            "this test needs root: it mounts file systems of its own and freezes them"
-        );
-        let (image, mount) = (folder.join(format!("{name}.image")), folder.join(name));
-        let file = File::create(&image).expect("an image");
-        file.set_len(DISK_BYTES).expect("sparse");
-        std::fs::create_dir(&mount).expect("a mount point");
-        run(Command::new("mkfs.ext4").arg("-q").arg(&image));
-        run(Command::new("mount")
-            .args(["-o", "loop"])
-            .arg(&image)
-            .arg(&mount));
-        Self { mount }
-    }
-
-    /// Writes and flushes wait until it is thawed.
-    fn freeze(&self) {
-        run(Command::new("fsfreeze").arg("--freeze").arg(&self.mount));
-    }
-
-    fn thaw(&self) {
-        run(Command::new("fsfreeze").arg("--unfreeze").arg(&self.mount));
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // It is frozen only if the test failed while it was; then nothing can be unmounted.
-        let _ = Command::new("fsfreeze")
-            .arg("--unfreeze")
-            .arg(&self.mount)
-            .output();
-        // Lazily: a process that failed the test may still hold files.
-        let _ = Command::new("umount")
-            .arg("--lazy")
-            .arg(&self.mount)
-            .status();
-    }
-}
-
-fn run(command: &mut Command) {
-    let output = command
-        .output()
-        .unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {errors}");
-}
 
 /// When a record was sent, and how long its acknowledgement took.
 type Waits = Arc<Mutex<Vec<(Instant, Duration)>>>;
@@ -161,66 +99,23 @@ impl Probers {
     }
 }
 
-async fn describe(channel: &Channel, topic: &str) -> Result<Vec<PartitionDescription>, String> {
-    let request = DescribeTopicRequest {
-        name: topic.into(),
-        ..Default::default()
-    };
-    let mut topics = TopicServiceClient::new(channel.clone());
-    let described = topics.describe_topic(request).await;
-    Ok(described
-        .map_err(|e| e.to_string())?
-        .into_inner()
-        .partitions)
-}
-
 /// Leader epochs and replicas of all partitions, once all are in sync.
 async fn placed(channel: &Channel) -> Vec<Vec<(i32, Vec<u32>)>> {
     let mut placed = Vec::new();
     for topic in TOPICS {
-        let partitions = eventually("all in sync", BACK, || async {
-            let partitions = describe(channel, topic).await?;
-            let whole = |p: &PartitionDescription| p.leader > 0 && p.in_sync.len() == 3;
-            match partitions.iter().all(whole) {
-                true => Ok(partitions),
-                false => Err(format!("{partitions:?}")),
-            }
-        })
-        .await;
+        let partitions = raw::in_sync(channel, topic, 3).await;
         let known = |p: PartitionDescription| (p.leader_epoch, p.replicas);
         placed.push(partitions.into_iter().map(known).collect());
     }
     placed
 }
 
-fn node(stack: &Stack, i: usize, disk: &Disk) -> Process {
-    let settings = [
-        format!("grpc=127.0.0.1:{}", free_port()),
-        format!("http=127.0.0.1:{}", free_port()),
-        format!("data_dirs={}", disk.mount.join("data").display()),
-        format!("controllers={}", stack.controller()),
-    ];
-    let args = settings
-        .into_iter()
-        .flat_map(|s| ["--set".to_owned(), s])
-        .collect();
-    let mut process = Process::new(&format!("node-{i}"), "talweg-storage", args, stack.folder());
-    process.start(START);
-    process
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stall_is_felt_where_the_disk_is_and_no_longer_than_it_lasts() {
-    let stack = Stack::builder().storages(0).start();
-    // Dropped in the opposite order: processes end before their disks go.
-    let disks: Vec<_> = (0..NODES)
-        .map(|i| Disk::new(stack.folder(), &format!("disk-{i}")))
-        .collect();
-    let _nodes: Vec<_> = disks
-        .iter()
-        .enumerate()
-        .map(|(i, disk)| node(&stack, i, disk))
-        .collect();
+    let stack = Stack::builder()
+        .storages(NODES)
+        .on_disks(DISK_BYTES)
+        .start();
     let channel = connect(&stack.gateway(0)).await;
     for topic in TOPICS {
         create_topic(&channel, topic, PARTITIONS as i32, &[("durability", topic)]).await;
@@ -229,7 +124,7 @@ async fn a_stall_is_felt_where_the_disk_is_and_no_longer_than_it_lasts() {
     let probers = Probers::start(&stack.gateway(0)).await;
     probers.all_after(Instant::now()).await;
     let mut felt = 0;
-    for (id, disk) in (1..).zip(&disks) {
+    for (id, disk) in (1..).zip((0..NODES).map(|i| stack.disk(i))) {
         let begun = Instant::now();
         tokio::task::block_in_place(|| {
             disk.freeze();

@@ -12,13 +12,12 @@ use std::{
     time::Duration,
 };
 use talweg_harness::{
-    Process, Stack, eventually,
-    raw::{connect, create_topic},
+    Process, Stack,
+    raw::{connect, create_topic, in_sync},
 };
 use talweg_proto::v1::{
-    Acks, DescribeTopicRequest, ProduceOpen, ProduceRequest, ProduceResponse, Record, RecordsFrame,
-    produce_request, produce_response::Frame, produce_service_client::ProduceServiceClient,
-    topic_service_client::TopicServiceClient,
+    Acks, ProduceOpen, ProduceRequest, ProduceResponse, Record, RecordsFrame, produce_request,
+    produce_response::Frame, produce_service_client::ProduceServiceClient,
 };
 use tokio::{
     sync::mpsc,
@@ -155,31 +154,11 @@ impl Prober {
     }
 }
 
+/// Asked anew each time: the gateway may have been restarted.
 async fn all_in_sync(stack: &Stack) -> Vec<u32> {
-    eventually("all in sync", Duration::from_secs(60), || async {
-        let request = DescribeTopicRequest {
-            name: "t".into(),
-            ..Default::default()
-        };
-        let channel = Channel::from_shared(stack.gateway(0))
-            .expect("url")
-            .connect_lazy();
-        let described = TopicServiceClient::new(channel)
-            .describe_topic(request)
-            .await;
-        let partitions = described
-            .map_err(|status| status.to_string())?
-            .into_inner()
-            .partitions;
-        let whole = partitions
-            .iter()
-            .all(|p| p.leader > 0 && p.in_sync.len() == 3);
-        match whole {
-            true => Ok(partitions.iter().map(|p| p.leader).collect()),
-            false => Err(format!("{partitions:?}")),
-        }
-    })
-    .await
+    let channel = Channel::from_shared(stack.gateway(0)).expect("url");
+    let partitions = in_sync(&channel.connect_lazy(), "t", 3).await;
+    partitions.iter().map(|p| p.leader).collect()
 }
 
 fn restart(process: &mut Process) {

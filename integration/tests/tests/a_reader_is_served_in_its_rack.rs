@@ -7,12 +7,9 @@ use std::{
 };
 use talweg_harness::{
     Load, Stack, eventually, http,
-    raw::{self, RawFetch, connect, create_topic, from},
+    raw::{self, RawFetch, connect, create_topic, from, in_sync},
 };
-use talweg_proto::v1::{
-    Acks, DescribeTopicRequest, FetchOpen, Form, fetch_partition::Start, fetch_response::Frame,
-    topic_service_client::TopicServiceClient,
-};
+use talweg_proto::v1::{Acks, FetchOpen, Form, fetch_partition::Start, fetch_response::Frame};
 use tonic::transport::Channel;
 
 const PARTITIONS: u32 = 3;
@@ -133,38 +130,13 @@ async fn served_only_by(stack: &Stack, seen: &Mutex<Seen>, server: usize) {
     .await;
 }
 
-async fn all_in_sync(channel: &Channel) -> Vec<u32> {
-    eventually("all in sync", BACK, || async {
-        let request = DescribeTopicRequest {
-            name: "t".into(),
-            ..Default::default()
-        };
-        let described = TopicServiceClient::new(channel.clone())
-            .describe_topic(request)
-            .await;
-        let partitions = described
-            .map_err(|status| status.to_string())?
-            .into_inner()
-            .partitions;
-        let whole = partitions
-            .iter()
-            .all(|p| p.leader > 0 && p.in_sync.len() == 3);
-        if whole {
-            Ok(partitions.iter().map(|p| p.leader).collect())
-        } else {
-            Err(format!("{partitions:?}"))
-        }
-    })
-    .await
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_is_served_in_its_rack_while_there_is_a_replica() {
     let mut stack = Stack::builder().storages(3).racks(3).start();
     let channel = connect(&stack.gateway(0)).await;
     create_topic(&channel, "t", PARTITIONS as i32, &[]).await;
-    let leaders = all_in_sync(&channel).await;
-    assert!(leaders.iter().any(|leader| *leader != 2), "{leaders:?}");
+    let partitions = in_sync(&channel, "t", 3).await;
+    assert!(partitions.iter().any(|p| p.leader != 2), "{partitions:?}");
     let load = Load::start(vec![stack.gateway(0)], "t", PARTITIONS, Acks::All).await;
     let seen = read(&channel, "r1").await;
     served_only_by(&stack, &seen, 1).await;
@@ -181,7 +153,7 @@ async fn a_reader_is_served_in_its_rack_while_there_is_a_replica() {
     })
     .await;
     tokio::task::block_in_place(|| stack.storages[1].start(Duration::from_secs(20)));
-    all_in_sync(&channel).await;
+    in_sync(&channel, "t", 3).await;
     served_only_by(&stack, &seen, 1).await;
 
     let (acknowledged, _) = load.finish(&stack.gateway(0)).await;

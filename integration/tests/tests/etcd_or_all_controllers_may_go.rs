@@ -15,9 +15,8 @@ use talweg_harness::{
     raw::{self, RawFetch, connect, create_topic, detail},
 };
 use talweg_proto::v1::{
-    Acks, CreateTopicRequest, Credit, DescribeTopicRequest, ErrorCode, PartitionDescription,
-    fetch_partition::Start, fetch_request, fetch_response,
-    topic_service_client::TopicServiceClient,
+    Acks, CreateTopicRequest, Credit, ErrorCode, fetch_partition::Start, fetch_request,
+    fetch_response, topic_service_client::TopicServiceClient,
 };
 use tokio::{task::JoinHandle, time::timeout};
 use tonic::{Status, transport::Channel};
@@ -116,27 +115,6 @@ async fn refused(channel: &Channel, name: &str) {
     assert!(detail.retriable && detail.retry_after_ms > 0, "{detail:?}");
 }
 
-async fn led(channel: &Channel, topic: &str) -> Vec<PartitionDescription> {
-    eventually("all in sync", BACK, || async {
-        let request = DescribeTopicRequest {
-            name: topic.into(),
-            ..Default::default()
-        };
-        let mut topics = TopicServiceClient::new(channel.clone());
-        let described = topics.describe_topic(request).await;
-        let partitions = described
-            .map_err(|e| e.to_string())?
-            .into_inner()
-            .partitions;
-        let whole = |p: &PartitionDescription| p.leader > 0 && p.in_sync.len() == 3;
-        match partitions.iter().all(whole) {
-            true => Ok(partitions),
-            false => Err(format!("{partitions:?}")),
-        }
-    })
-    .await
-}
-
 /// What is to go away.
 fn of(stack: &mut Stack, etcd: bool) -> Vec<&mut Process> {
     match etcd {
@@ -152,7 +130,7 @@ async fn story(stack: &mut Stack, etcd: bool) {
     let what = if etcd { "etcd" } else { "controllers" };
     let channel = connect(&stack.gateway(0)).await;
     create_topic(&channel, what, PARTITIONS as i32, &[]).await;
-    led(&channel, what).await;
+    raw::in_sync(&channel, what, 3).await;
     let load = Load::start(vec![stack.gateway(0)], what, PARTITIONS, Acks::All).await;
     let reader = Reader::start(&channel, what).await;
     load.advance(0, 60, Duration::from_secs(20)).await;
@@ -190,7 +168,7 @@ async fn story(stack: &mut Stack, etcd: bool) {
 async fn a_dead_leader_is_replaced(stack: &mut Stack, channel: &Channel, after: &str) {
     let topic = &format!("{after}-back");
     create_topic(channel, topic, PARTITIONS as i32, &[]).await;
-    let partitions = led(channel, topic).await;
+    let partitions = raw::in_sync(channel, topic, 3).await;
     let victim = partitions[0].leader as usize - 1;
     let load = Load::start(vec![stack.gateway(0)], topic, PARTITIONS, Acks::All).await;
     load.advance(0, 30, Duration::from_secs(20)).await;
@@ -198,7 +176,7 @@ async fn a_dead_leader_is_replaced(stack: &mut Stack, channel: &Channel, after: 
     load.advance(load.acknowledged(), 60, Duration::from_secs(20))
         .await;
     tokio::task::block_in_place(|| stack.storages[victim].start(Duration::from_secs(20)));
-    led(channel, topic).await;
+    raw::in_sync(channel, topic, 3).await;
     load.finish(&stack.gateway(0)).await;
 }
 

@@ -11,11 +11,10 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 use talweg_harness::{
-    Load, Process, Stack, binary, eventually, free_port,
+    Load, Process, Stack, digest, eventually, free_port,
     raw::{self, RawProduce, connect, create_topic},
 };
 use talweg_proto::{
@@ -252,23 +251,6 @@ async fn flushed(channel: &Channel, topic: &str) {
     }
 }
 
-/// The digest of a replica's records below `to`, from its files.
-fn digest(data: &Path, id: &Bytes, partition: usize, to: i64) -> String {
-    let id = uuid::Uuid::from_slice(id).expect("16 bytes");
-    let folder = data.join(format!("{id}-{partition}"));
-    let output = Command::new(binary("talweg"))
-        .args(["log", "dump", "--digest", "--to", &to.to_string(), "--json"])
-        .arg(&folder)
-        .output()
-        .expect("talweg runs");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {errors}", folder.display());
-    let text = String::from_utf8(output.stdout).expect("text");
-    let line = text.lines().last().expect("a line");
-    let found: serde_json::Value = serde_json::from_str(line).expect("json");
-    found["sha256"].as_str().expect("a digest").to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_flushed_is_lost_and_what_may_be_is_named() {
     let stack = Stack::builder().storages(0).start();
@@ -336,13 +318,14 @@ async fn nothing_flushed_is_lost_and_what_may_be_is_named() {
         }
     });
     for (id, ends) in ends {
+        let id = uuid::Uuid::from_slice(id).expect("16 bytes");
         // A log without records needs no folder.
         for (partition, end) in ends.into_iter().enumerate().filter(|(_, end)| *end > 0) {
-            let digests = nodes
+            let folders = nodes
                 .data
                 .iter()
-                .map(|data| digest(data, id, partition, end));
-            let digests: Vec<_> = digests.collect();
+                .map(|data| data.join(format!("{id}-{partition}")));
+            let digests: Vec<_> = folders.map(|folder| digest(&folder, end)).collect();
             assert!(
                 digests.iter().all(|d| *d == digests[0]),
                 "{partition}: {digests:?}"

@@ -1,9 +1,11 @@
 //! A disk that fills, hangs and breaks, and a clock that jumps.
 
-use super::{FIRES, WELL, disk::Disk, rule_files, stays_silent};
+use super::{FIRES, WELL, rule_files, stays_silent};
 use std::{path::Path, process::Command};
 use talweg_harness::{
-    Stack, eventually,
+    Stack,
+    disk::Disk,
+    eventually,
     prometheus::Prometheus,
     raw::{RawProduce, batch, connect, create_topic},
 };
@@ -86,7 +88,7 @@ async fn taken(c: &Channel) {
 async fn alarms_of_disks_and_clocks_fire() {
     let folder = tempfile::TempDir::with_prefix("talweg-alarms-").expect("temp folder");
     let skew = folder.path().join("skew-now");
-    let disk = Disk::new(96);
+    let disk = Disk::new(folder.path(), "storage", 96 * MIB);
     let own = folder.path().join("storage");
     let data = disk.path().join("data");
     let dirs = format!("data_dirs={},{}", own.display(), data.display());
@@ -104,21 +106,22 @@ async fn alarms_of_disks_and_clocks_fire() {
     prometheus.looked(WELL).await;
     stays_silent(&prometheus).await;
 
-    let near = disk.fill("near", 24 * MIB);
+    disk.fill(24 * MIB);
     prometheus.fires(&["TalwegDiskReserveNear"], FIRES).await;
-    let full = disk.fill("full", 8 * MIB);
+    disk.fill(8 * MIB);
     prometheus.fires(&["TalwegDiskFull"], FIRES).await;
     assert!(
         !prometheus.firing().await.contains("TalwegDiskReserveNear"),
         "one of the two"
     );
-    drop((near, full));
+    disk.empty();
     prometheus.quiet(&[], WELL).await;
 
-    let frozen = disk.freeze();
+    disk.freeze();
     let writing = write(&c);
     prometheus.fires(&["TalwegUnflushedBytesOld"], FIRES).await;
-    drop((writing, frozen));
+    disk.thaw();
+    drop(writing);
     prometheus.quiet(&[], WELL).await;
     taken(&c).await;
 

@@ -3,7 +3,6 @@
 //! the runbook, and each metric that it names exists.
 
 mod book;
-mod disk;
 mod disks;
 mod link;
 mod replicas;

@@ -32,31 +32,4 @@ pub enum Fault {
     EligibleNotEmptied,
 }
 
-#[cfg(not(feature = "planted-faults"))]
-pub(crate) const fn planted(_: Fault) -> bool {
-    false
-}
-
-#[cfg(feature = "planted-faults")]
-pub use planting::plant;
-#[cfg(feature = "planted-faults")]
-pub(crate) use planting::planted;
-
-#[cfg(feature = "planted-faults")]
-mod planting {
-    use super::Fault;
-    use std::cell::Cell;
-
-    thread_local! {
-        static PLANTED: Cell<Option<Fault>> = const { Cell::new(None) };
-    }
-
-    pub(crate) fn planted(fault: Fault) -> bool {
-        PLANTED.get() == Some(fault)
-    }
-
-    /// For this thread, until the next call.
-    pub fn plant(fault: Option<Fault>) {
-        PLANTED.set(fault);
-    }
-}
+talweg_types::planting!(Fault where feature = "planted-faults");

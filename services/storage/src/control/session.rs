@@ -260,7 +260,6 @@ impl Session {
         let mut heard = Instant::now();
         let mut said = None;
         loop {
-            self.say_health(&frames, &mut said).await?;
             tokio::select! {
                 biased;
                 () = self.leave.notified() => {
@@ -288,7 +287,7 @@ impl Session {
                     }
                     None => return Err(Status::unavailable("the controller ended the session").into()),
                 },
-                () = self.node.outbox.failed() => {}
+                () = self.node.outbox.failed() => self.say_health(&frames, &mut said).await?,
                 _ = beat.tick() => {
                     if heard.elapsed() > timeout {
                         return Err(Status::unavailable("the controller does not answer").into());
@@ -296,6 +295,7 @@ impl Session {
                     let folders = self.space.load().as_ref().clone();
                     let heartbeat = NodeHeartbeat { time_ms: clock::wall_now().0, folders };
                     send(&frames, node_session_request::Frame::Heartbeat(heartbeat)).await?;
+                    self.say_health(&frames, &mut said).await?;
                 }
             }
         }
