@@ -17,7 +17,16 @@ pub mod controller {
     }
 }
 
-/// Between gateways and storage nodes.
+/// Between gateways and coordinators.
+pub mod coordinator {
+    /// The package's first version.
+    pub mod v1 {
+        #![allow(clippy::all, missing_docs)]
+        tonic::include_proto!("talweg.coordinator.v1");
+    }
+}
+
+/// Between storage nodes, gateways and coordinators.
 pub mod storage {
     /// The package's first version.
     pub mod v1 {

@@ -106,6 +106,7 @@ fn encode_topic(topic: &Topic, key: &Key) -> stored::TopicRecord {
         life: life.into(),
         idempotency_key: topic.idempotency_key.clone(),
         earlier_counts: earlier.collect(),
+        ..Default::default()
     }
 }
 

@@ -40,6 +40,7 @@ pub fn topic(topic_id: TopicId, topic: &Topic) -> v1::Topic {
         replication_factor: topic.replication_factor,
         config: topic.config.clone().into_iter().collect(),
         created_ms: topic.created.0,
+        ..Default::default()
     }
 }
 

@@ -11,8 +11,8 @@ use talweg_kit::errors::Refusal;
 use talweg_proto::controller::v1::{
     AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterInSyncRequest,
     AlterInSyncResponse, ConfirmReplicasDeletedRequest, ConfirmReplicasDeletedResponse,
-    NodeSessionRequest, NodeSessionResponse, WatchClusterRequest, WatchClusterResponse,
-    controller_service_server::ControllerService,
+    EnsureDerivedTopicRequest, EnsureDerivedTopicResponse, NodeSessionRequest, NodeSessionResponse,
+    WatchClusterRequest, WatchClusterResponse, controller_service_server::ControllerService,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -113,5 +113,13 @@ impl ControllerService for ControllerApi {
             ConfirmReplicasDeletedResponse {},
             answer.revision,
         ))
+    }
+
+    /// NOT_BUILT.
+    async fn ensure_derived_topic(
+        &self,
+        _: Request<EnsureDerivedTopicRequest>,
+    ) -> Result<Response<EnsureDerivedTopicResponse>, Status> {
+        Err(Refusal::not_built("Topics of groups are not built in this version.").into())
     }
 }

@@ -337,6 +337,13 @@ impl OffsetService for Offsets {
         Err(not_built())
     }
 
+    async fn delete_offsets(
+        &self,
+        _: Request<v1::DeleteOffsetsRequest>,
+    ) -> Result<Response<v1::DeleteOffsetsResponse>, Status> {
+        Err(not_built())
+    }
+
     async fn get_lag(
         &self,
         _: Request<v1::GetLagRequest>,

@@ -101,6 +101,8 @@ pub const fn row(code: ErrorCode) -> Row {
         | E::FencedLeaderEpoch
         | E::Fenced
         | E::GroupNotEmpty
+        | E::ShardFenced
+        | E::BelowCommitted
         | E::InvalidTransactionState
         | E::TransactionTimedOut
         | E::ClusterIdMismatch

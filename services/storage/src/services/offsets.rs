@@ -12,11 +12,11 @@ use std::sync::Arc;
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_log::LogError;
 use talweg_proto::v1::{
-    CommitOffsetsRequest, CommitOffsetsResponse, DeleteRecordsAnswer, DeleteRecordsRequest,
-    DeleteRecordsResponse, DeleteRecordsTarget, FetchOffsetsRequest, FetchOffsetsResponse,
-    GetLagRequest, GetLagResponse, ListOffsetsRequest, ListOffsetsResponse, OffsetAnswer,
-    OffsetQuery, ResetOffsetsRequest, ResetOffsetsResponse, WatchLagRequest, WatchLagResponse,
-    offset_query::At, offset_service_server::OffsetService,
+    CommitOffsetsRequest, CommitOffsetsResponse, DeleteOffsetsRequest, DeleteOffsetsResponse,
+    DeleteRecordsAnswer, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTarget,
+    FetchOffsetsRequest, FetchOffsetsResponse, GetLagRequest, GetLagResponse, ListOffsetsRequest,
+    ListOffsetsResponse, OffsetAnswer, OffsetQuery, ResetOffsetsRequest, ResetOffsetsResponse,
+    WatchLagRequest, WatchLagResponse, offset_query::At, offset_service_server::OffsetService,
 };
 use talweg_types::{Offset, TimestampMs, limits};
 use tokio::sync::oneshot;
@@ -106,6 +106,14 @@ impl OffsetService for Offsets {
         _: Request<ResetOffsetsRequest>,
     ) -> Result<Response<ResetOffsetsResponse>, Status> {
         Err(not_here("ResetOffsets"))
+    }
+
+    /// NOT_BUILT.
+    async fn delete_offsets(
+        &self,
+        _: Request<DeleteOffsetsRequest>,
+    ) -> Result<Response<DeleteOffsetsResponse>, Status> {
+        Err(not_here("DeleteOffsets"))
     }
 
     /// NOT_BUILT.

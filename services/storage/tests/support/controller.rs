@@ -11,9 +11,10 @@ use talweg_proto::{
     controller::v1::{
         AllocateProducerIdsRequest, AllocateProducerIdsResponse, AlterInSyncRequest,
         AlterInSyncResponse, ClusterSnapshot, ClusterView, ConfirmReplicasDeletedRequest,
-        ConfirmReplicasDeletedResponse, HeartbeatAck, NodeRegistered, NodeSessionRequest,
-        NodeSessionResponse, PartitionState, RegisterNode, ReplicaHealth, SessionFenced, Tombstone,
-        WatchClusterRequest, WatchClusterResponse,
+        ConfirmReplicasDeletedResponse, EnsureDerivedTopicRequest, EnsureDerivedTopicResponse,
+        HeartbeatAck, NodeRegistered, NodeSessionRequest, NodeSessionResponse, PartitionState,
+        RegisterNode, ReplicaHealth, SessionFenced, Tombstone, WatchClusterRequest,
+        WatchClusterResponse,
         controller_service_server::{ControllerService, ControllerServiceServer},
         node_session_request, node_session_response,
         watch_cluster_response::Update,
@@ -123,6 +124,7 @@ impl FakeController {
                 replication_factor: 1,
                 config,
                 created_ms: 1,
+                ..Topic::default()
             };
             state.topics.insert(id, topic);
             for partition in 0..partitions {
@@ -312,6 +314,13 @@ impl ControllerService for Service {
         });
         Ok(Response::new(ConfirmReplicasDeletedResponse {}))
     }
+
+    async fn ensure_derived_topic(
+        &self,
+        _: Request<EnsureDerivedTopicRequest>,
+    ) -> Result<Response<EnsureDerivedTopicResponse>, Status> {
+        Err(Status::unimplemented("not asked by storage nodes"))
+    }
 }
 
 fn answer(
@@ -390,5 +399,6 @@ fn view(state: &State) -> ClusterView {
             })
             .collect(),
         histories: Vec::new(),
+        shards: Vec::new(),
     }
 }
