@@ -266,7 +266,7 @@ impl PartitionLog {
     }
 
     /// Readers keep what they have open; nobody finds it any more.
-    fn forget_files(&mut self) {
+    pub(crate) fn forget_files(&mut self) {
         self.shared.tail.clear(&self.folder);
         let views = self.shared.segments();
         views.iter().for_each(|view| view.release(&self.folder));

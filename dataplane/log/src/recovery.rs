@@ -23,6 +23,7 @@ mod scan;
 
 use crate::{
     config::LogConfig,
+    epochs::Epochs,
     error::LogError,
     fault::{Fault, planted},
     flush::write_record,
@@ -32,7 +33,7 @@ use crate::{
     partition::PartitionLog,
     replay::Replayed,
     segment::SegmentView,
-    sidecar::{partition::PartitionFile, sessions::SessionsFile},
+    sidecar::{self, partition::PartitionFile, sessions::SessionsFile},
 };
 use files::Found;
 use scan::{Scan, Scanned};
@@ -153,13 +154,49 @@ impl PartitionLog {
         .run(&sealed, &mut state, &mut report)
         .map_err(|error| self.recovery_failed(error))?;
         let guessed = found.record_lost || found.record_missing;
+        let files = found.segments.clone();
+        let ends_below_start = !files.is_empty() && scanned.end < found.record.log_start;
         self.install(found, sealed, scanned, state, saved.as_ref(), &mut report);
-        if guessed || self.has_unrecorded_epoch() {
+        if ends_below_start {
+            self.drop_what_is_deleted(&files, now)
+                .map_err(|error| self.recovery_failed(error))?;
+        } else if guessed || self.has_unrecorded_epoch() {
             // What this recovery vouches for, the next one need not guess.
             write_record(&self.shared, &self.disk.recorded, &self.record_at_end())
                 .map_err(|error| self.recovery_failed(error))?;
         }
         Ok(report)
+    }
+
+    /// All that is left lies below the log start, which outlived it, and is deleted
+    /// already. The log goes on at the log start; with these files there, the gap
+    /// before it would look like damage to the next recovery. The log start never
+    /// leaves the folder on the way.
+    fn drop_what_is_deleted(&mut self, files: &[Offset], now: TimestampMs) -> io::Result<()> {
+        let start = self.bounds().log_start;
+        let fs = Arc::clone(&self.folder.fs);
+        sidecar::replace(
+            &*fs,
+            &self.snapshot_path(start),
+            &self.sessions_at_roll(start, now),
+        )?;
+        self.forget_files();
+        *self.shared.epochs.write() = Epochs::default();
+        let mut record = self.record_at_end();
+        record.generation += 1;
+        write_record(&self.shared, &self.disk.recorded, &record)?;
+        self.shared
+            .generation
+            .store(record.generation, Ordering::Release);
+        for base in files {
+            for kind in [names::SEAL, names::SEGMENT] {
+                match fs.remove_file(&names::path(&self.shared.dir, *base, kind)) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        fs.flush_dir(&self.shared.dir)
     }
 
     /// What was kept is flushed: from here on the page cache speaks for this log.

@@ -290,6 +290,67 @@ fn a_beginning_anew_that_is_cut_short_anywhere_leaves_a_log_that_can_begin_anew(
     }
 }
 
+/// The log start lies within a batch, and the leader has lost what lay there: the
+/// whole log is cut, and goes on at its start as if nothing had been before.
+#[test]
+fn a_log_that_is_cut_at_its_start_goes_on_there_without_a_gap() {
+    for power_lost in [false, true] {
+        let mut cut_short = 0;
+        for step in 1.. {
+            let (_one, log) = leader(12);
+            let two = Node::new(13);
+            let mut copied = follower(&two, 5);
+            while copy_once(&log.reader(), &mut copied, 1500) {}
+            copied.set_high_watermark(Offset(31));
+            copied.follow_log_start(Offset(31));
+            flush(&mut copied);
+            assert_eq!(copied.bounds().log_start, Offset(31));
+            two.fs.freeze_at(two.fs.operations() + step);
+            let done = copied.truncate_to(Offset(31)).is_ok();
+            if done {
+                assert_eq!(
+                    (copied.segment_count(), copied.bounds().log_end),
+                    (0, Offset(31))
+                );
+            }
+            drop(copied);
+            let two = match power_lost {
+                true => two.power_lost(),
+                false => two.killed(),
+            };
+            let mut copied = follower(&two, 5);
+            copied.truncate_to(Offset(31)).expect("cut");
+            copied.begin_epoch(LeaderEpoch(6)).expect("leads");
+            let repeat = append(
+                &mut copied,
+                numbered(7, 0, 18, &[sized(1, 300), rec("b")]),
+                at(300),
+            );
+            assert!(repeat.duplicate, "its producers are known");
+            let first = append(&mut copied, batch(&[sized(3, 400)]), at(300));
+            assert_eq!(first.base_offset, Offset(31));
+            commit(&mut copied);
+            let before = whole(&copied);
+            drop(copied);
+            let two = two.killed();
+            let (copied, report) =
+                PartitionLog::recover(&two.folder, tp(), config(), NOW).expect("recovered");
+            copied.check().expect("sound");
+            assert_eq!(
+                (report.damaged.clone(), report.kept_to),
+                (vec![], Offset(32)),
+                "step {step}, {power_lost}, {report:?}"
+            );
+            assert_eq!(whole(&copied), before);
+            if done {
+                break;
+            }
+            cut_short += 1;
+        }
+        assert!(cut_short > 5, "{cut_short}");
+    }
+}
+
 #[test]
 fn a_follower_retains_by_its_leaders_word_only() {
     let short = LogConfig {
