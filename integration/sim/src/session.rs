@@ -392,5 +392,6 @@ fn in_sync_proposal(
         leader_epoch: proposal.epoch,
         partition_epoch: proposal.partition_epoch,
         members,
+        attempt: proposal.id.0,
     }
 }

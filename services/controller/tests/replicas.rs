@@ -101,6 +101,7 @@ fn proposal(state: &PartitionState, members: Vec<InSyncMember>) -> InSyncProposa
         leader_epoch: state.leader_epoch,
         partition_epoch: state.partition_epoch,
         members,
+        attempt: 0,
     }
 }
 

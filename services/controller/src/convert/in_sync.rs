@@ -39,6 +39,7 @@ fn proposal(proposal: wire::InSyncProposal) -> Result<InSyncProposal, Refusal> {
         members: members
             .map(|member| (NodeId(member.node_id), Incarnation(member.incarnation)))
             .collect(),
+        attempt: proposal.attempt,
     })
 }
 

@@ -40,6 +40,7 @@ pub fn refusal(core: Core) -> Refusal {
         }
         Core::StaleIncarnation { .. } => new(ErrorCode::StaleIncarnation),
         Core::NotRegistered { .. } => new(ErrorCode::Unavailable).retry_after(RETRY_MS),
+        Core::RepeatedProposal => new(ErrorCode::TimedOut),
         Core::NoLeader { .. } => new(ErrorCode::NoLeader),
         Core::UnknownNode { .. } => new(ErrorCode::UnknownNode),
     }

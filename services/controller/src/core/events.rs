@@ -43,19 +43,18 @@ impl Core {
                         self.jobs.urgent(Job::InSync);
                         self.in_sync.push(call, asked)
                     }
-                    Err(refusal) => {
-                        let outcome = Err(refusal);
-                        return effects.push(Effect::Reply { call, outcome });
-                    }
+                    Err(refusal) => Err(refusal),
                 }
             }
-            request => self.jobs.ordinary(Job::from_request(call, request)),
+            request => {
+                let job = Job::from_request(call, request);
+                let queued = self.jobs.ordinary(job);
+                queued.map_err(|waiting| Refusal::Busy { waiting })
+            }
         };
-        if let Err(waiting) = queued {
-            effects.push(Effect::Reply {
-                call,
-                outcome: Err(Refusal::Busy { waiting }),
-            });
+        if let Err(refusal) = queued {
+            let outcome = Err(refusal);
+            effects.push(Effect::Reply { call, outcome });
         }
     }
 

@@ -10,11 +10,13 @@ use super::{
     fault::{Fault, planted},
     reconcile::put,
 };
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use talweg_types::{Incarnation, LeaderEpoch, NodeId, PartitionEpoch, TopicPartition};
 
 /// Calls that may wait.
 const WAITING_MAX: usize = 1_000;
+/// Attempts of partitions that are gone are kept up to this number.
+const FORGET_ABOVE: usize = 10_000;
 
 /// A leader asks to change in-sync sets.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -31,6 +33,8 @@ pub struct InSyncProposal {
     pub partition_epoch: PartitionEpoch,
     /// The whole set with the incarnations that the leader has heard.
     pub members: Vec<(NodeId, Incarnation)>,
+    /// Counts the leader's attempts in its epoch; 0: not counted.
+    pub attempt: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,20 +55,45 @@ struct Waiting {
 
 /// Calls in the order of their arrival.
 #[derive(Debug, Default)]
-pub(super) struct InSyncCalls(VecDeque<Waiting>);
+pub(super) struct InSyncCalls {
+    waiting: VecDeque<Waiting>,
+    /// The newest attempt that has arrived, by partition.
+    newest: BTreeMap<TopicPartition, (LeaderEpoch, u64)>,
+}
 
 impl InSyncCalls {
-    /// Refuses with the number that waits already.
-    pub(super) fn push(&mut self, call: CallId, asked: AlterInSync) -> Result<(), usize> {
-        if self.0.len() >= WAITING_MAX {
-            return Err(self.0.len());
+    /// Refuses what has come before: a leader that was told "refused" counts on it
+    /// that this attempt will never be applied.
+    pub(super) fn push(&mut self, call: CallId, asked: AlterInSync) -> Result<(), Refusal> {
+        if self.waiting.len() >= WAITING_MAX {
+            return Err(Refusal::Busy {
+                waiting: self.waiting.len(),
+            });
         }
-        self.0.push_back(Waiting {
+        let named = |one: &InSyncProposal| (one.leader_epoch, one.attempt);
+        let came = |one: &InSyncProposal| {
+            let newest = self.newest.get(&one.partition);
+            one.attempt > 0 && newest.is_some_and(|newest| named(one) <= *newest)
+        };
+        if asked.proposals.iter().any(came) {
+            return Err(Refusal::RepeatedProposal);
+        }
+        let attempts = asked.proposals.iter().filter(|one| one.attempt > 0);
+        self.newest
+            .extend(attempts.map(|one| (one.partition, named(one))));
+        self.waiting.push_back(Waiting {
             call,
             asked,
             results: Vec::new(),
         });
         Ok(())
+    }
+
+    /// Partitions that are gone.
+    fn forget(&mut self, exists: impl Fn(&TopicPartition) -> bool, count: usize) {
+        if self.newest.len() > count + FORGET_ABOVE {
+            self.newest.retain(|partition, _| exists(partition));
+        }
     }
 }
 
@@ -77,7 +106,10 @@ enum Verdict {
 impl Core {
     /// Decides what can be decided, and names the next transaction.
     pub(super) fn plan_in_sync(&mut self, effects: &mut Vec<Effect>) -> Option<Vec<Change>> {
-        let mut waiting = std::mem::take(&mut self.in_sync.0);
+        let partitions = &self.view.partitions;
+        self.in_sync
+            .forget(|tp| partitions.contains_key(tp), partitions.len());
+        let mut waiting = std::mem::take(&mut self.in_sync.waiting);
         let mut changes = Vec::new();
         let mut touched = BTreeSet::new();
         for one in &mut waiting {
@@ -96,7 +128,7 @@ impl Core {
             }
             !done
         });
-        self.in_sync.0 = waiting;
+        self.in_sync.waiting = waiting;
         (!changes.is_empty()).then_some(changes)
     }
 

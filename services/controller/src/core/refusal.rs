@@ -65,6 +65,9 @@ pub enum Refusal {
     StaleIncarnation { id: NodeId },
     #[error("node {id} has not registered with this controller yet; try again in a moment")]
     NotRegistered { id: NodeId },
+    /// What became of it was told, or will be, in answer to the first call.
+    #[error("this attempt, or a later one, has come before")]
+    RepeatedProposal,
     #[error("{reason}")]
     NoLeader { reason: String },
     #[error("no storage node has the id {id}")]

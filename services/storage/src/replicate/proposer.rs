@@ -86,6 +86,7 @@ fn proposal(tp: &TopicPartition, proposal: &Proposal) -> InSyncProposal {
                 incarnation: member.incarnation.map_or(0, |incarnation| incarnation.0),
             })
             .collect(),
+        attempt: proposal.id.0,
     }
 }
 

@@ -53,6 +53,7 @@ fn a_leader_whose_folder_failed_is_replaced_at_once() {
             leader_epoch: p.leader_epoch,
             partition_epoch: p.partition_epoch,
             members: [1, 2, 3].map(member).to_vec(),
+            attempt: 0,
         }],
     };
     let Ok(Reply::InSync(results)) = trio.world.ask(Request::AlterInSync(asked)) else {

@@ -300,6 +300,7 @@ impl History {
                 leader_epoch: p.leader_epoch,
                 partition_epoch: epoch,
                 members,
+                attempt: 0,
             }],
         }));
     }

@@ -23,6 +23,7 @@ fn proposal(trio: &Trio, members: &[(u32, u64)]) -> AlterInSync {
                 .iter()
                 .map(|(node, incarnation)| (NodeId(*node), Incarnation(*incarnation)))
                 .collect(),
+            attempt: 0,
         }],
     }
 }
@@ -51,6 +52,31 @@ fn followers_leave_and_return() {
     ask(&mut trio, asked);
     assert_eq!(trio.shown(), (1, 0, vec![1, 3], vec![], vec![1, 3]));
     assert_eq!(trio.p().partition_epoch.0, 3);
+}
+
+/// A leader that was told "refused" counts on it: the same call, coming again when
+/// the reason is gone, is not applied, nor is an earlier one that was late.
+#[test]
+fn an_attempt_is_looked_at_once() {
+    let mut trio = Trio::new(&[]);
+    let asked = proposal(&trio, &[(1, 1), (2, 1)]);
+    ask(&mut trio, asked);
+    let numbered = |trio: &Trio, attempt, members: &[(u32, u64)]| {
+        let mut asked = proposal(trio, members);
+        asked.proposals[0].attempt = attempt;
+        asked
+    };
+    let wrong = numbered(&trio, 5, &[(1, 1), (3, 7)]);
+    assert!(ask(&mut trio, wrong).refused.is_some());
+    for attempt in [5, 4, 1] {
+        let late = numbered(&trio, attempt, &[(1, 1), (2, 1), (3, 1)]);
+        let answer = trio.world.ask(Request::AlterInSync(late));
+        assert_eq!(answer, Err(Refusal::RepeatedProposal), "{attempt}");
+        assert_eq!(trio.shown(), (1, 0, vec![1, 2], vec![], vec![1, 2]));
+    }
+    let next = numbered(&trio, 6, &[(1, 1), (2, 1), (3, 1)]);
+    assert_eq!(ask(&mut trio, next).refused, None);
+    assert_eq!(trio.shown().2, [1, 2, 3]);
 }
 
 /// The same proposal again is a success, not a stale one.
@@ -161,6 +187,7 @@ fn proposals_are_urgent_and_share_transactions() {
             leader_epoch: LeaderEpoch(0),
             partition_epoch: talweg_types::PartitionEpoch(0),
             members: vec![(NodeId(leader), Incarnation(1))],
+            attempt: 0,
         });
         let asked = AlterInSync {
             node: NodeId(leader),

@@ -241,6 +241,7 @@ fn catch_up(world: &mut World) {
                 leader_epoch: p.leader_epoch,
                 partition_epoch: p.partition_epoch,
                 members: p.replicas.iter().map(member).collect(),
+                attempt: 0,
             }],
         };
         Request::AlterInSync(asked)

@@ -122,6 +122,7 @@ impl Trio {
                 .iter()
                 .map(|id| (NodeId(*id), incarnation(*id)))
                 .collect(),
+            attempt: 0,
         };
         let asked = AlterInSync {
             node: p.leader,
