@@ -17,10 +17,12 @@ mod cluster;
 mod config;
 pub mod delivery;
 pub mod fetch;
+mod groups;
 mod offsets;
 pub mod payload;
 pub mod pool;
 pub mod produce;
+pub mod subscribe;
 mod topics;
 pub mod view;
 pub mod watch;
@@ -31,4 +33,5 @@ pub use fetch::{FetchStart, Fetcher, FetcherConfig, StartAt};
 pub use produce::{
     BatchProducer, Delivered, NumberedProducer, Outcome, ProducerConfig, RecordProducer, Via,
 };
+pub use subscribe::{SubscribeEvent, Subscriber};
 pub use talweg_kit::errors::{ErrorCode, Refusal};
