@@ -57,11 +57,16 @@ const KEPT: &[(u64, &str)] = &[
     ),
     (
         15833,
-        // A call that was refused came again and was applied.
-        200_159,
-        // What a log start outlived was taken for the log.
-        201_478,
         "a late copy from under a producer's earlier id was taken for disorder",
+    ),
+    (
+        200159,
+        "a proposal that was refused came again and was applied",
+    ),
+    (202234, "the same"),
+    (
+        201478,
+        "files below a log start that outlived them were taken for the log",
     ),
 ];
 
