@@ -12,8 +12,10 @@ mod connect;
 mod consume;
 #[cfg(feature = "dev")]
 mod dev;
+mod dlq;
 mod failure;
 pub mod flights;
+mod group;
 #[cfg(feature = "log")]
 mod log;
 mod out;

@@ -3,9 +3,9 @@
 use crate::{
     admin,
     args::{BenchCommand, Cli, Command, Globals, LogCommand},
-    bench, consume,
+    bench, consume, dlq,
     failure::Failure,
-    produce, topic, tour,
+    group, produce, topic, tour,
 };
 use clap::Parser;
 use std::ffi::OsString;
@@ -53,6 +53,8 @@ async fn dispatch(globals: &Globals, command: Command) -> Result<(), Failure> {
         Command::Topic(command) => topic::run(globals, command).await,
         Command::Produce(args) => produce::run(globals, args).await,
         Command::Consume(args) => consume::run(globals, args).await,
+        Command::Group(command) => group::run(globals, command).await,
+        Command::Dlq(command) => dlq::run(globals, command).await,
         Command::Log(command) => log(globals, command),
         Command::Bench(command) => bench(globals, command).await,
         Command::Cluster(command) => topic::cluster(globals, command).await,

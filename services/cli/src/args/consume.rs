@@ -15,7 +15,8 @@ Examples:
   talweg consume flights --until-end
   talweg consume flights --partition 3 --partition 5 --from 1000 --max 10
   talweg consume flights --from @2013-06-01T00:00:00Z --format value
-  talweg consume flights --from latest --format key-value")]
+  talweg consume flights --from latest --format key-value
+  talweg consume flights --group billing --max 100")]
 pub struct ConsumeArgs {
     /// Name of the topic.
     pub topic: String,
@@ -25,6 +26,12 @@ pub struct ConsumeArgs {
     /// earliest, latest, an offset, @RFC3339 or @milliseconds since 1970 (the first record at or after that time).
     #[arg(long, value_name = "WHERE", default_value = "earliest")]
     pub from: Start,
+    /// Read as a member of this group: partitions are shared among its members, and each goes on at its committed offset.
+    #[arg(long, value_name = "GROUP", conflicts_with = "partition")]
+    pub group: Option<String>,
+    /// When a member commits what it has printed.
+    #[arg(long, value_enum, default_value = "batch", requires = "group")]
+    pub commit: CommitMode,
     /// Stop after this many records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max: Option<u64>,
@@ -53,6 +60,17 @@ pub struct ConsumeArgs {
     /// What stands for a null key or value in the value and key-value formats.
     #[arg(long, value_name = "TEXT", default_value = "null")]
     pub null: String,
+}
+
+/// When a member commits.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommitMode {
+    /// After each record.
+    Each,
+    /// After each frame of records.
+    Batch,
+    /// Never.
+    None,
 }
 
 /// How a record is printed.
@@ -104,7 +122,7 @@ fn offset(text: &str) -> Result<i64, String> {
     }
 }
 
-fn milliseconds(text: &str) -> Result<i64, String> {
+pub fn milliseconds(text: &str) -> Result<i64, String> {
     if let Ok(ms) = text.parse::<i64>() {
         return if ms < 0 {
             Err("a time before 1970".into())

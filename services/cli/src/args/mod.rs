@@ -6,6 +6,7 @@ mod admin;
 mod bench;
 mod consume;
 mod dev;
+mod group;
 mod log;
 mod produce;
 mod topic;
@@ -17,8 +18,9 @@ pub use bench::{
     BenchCommand, BenchForm, FetchBench, LatencyBench, Load, ProbeBench, ProcessPid, ProduceBench,
     RawBench, StreamBench, StreamServe,
 };
-pub use consume::{ConsumeArgs, Format, Start};
+pub use consume::{CommitMode, ConsumeArgs, Format, Start};
 pub use dev::DevArgs;
+pub use group::{DlqCommand, GroupCommand, LagArgs, ReplayArgs, ResetArgs, ResetTo};
 pub use log::{DumpArgs, LogCommand, LookupArgs};
 pub use produce::ProduceArgs;
 pub use topic::{AlterArgs, CreateArgs, TopicCommand};
@@ -81,6 +83,12 @@ pub enum Command {
     Produce(ProduceArgs),
     /// Read records and print them, one a line.
     Consume(ConsumeArgs),
+    /// Consumer groups: members, offsets, lag.
+    #[command(subcommand)]
+    Group(GroupCommand),
+    /// Records that failed: list them, put them back, delete them.
+    #[command(subcommand)]
+    Dlq(DlqCommand),
     /// Look into log files without a server. Never changes them.
     #[command(subcommand)]
     Log(LogCommand),

@@ -5,6 +5,7 @@
 //! output slows the stream and nothing else.
 
 mod format;
+mod group;
 mod progress;
 
 use crate::{
@@ -32,6 +33,9 @@ const GROWTH_POLL: Duration = Duration::from_secs(5);
 
 /// Runs the command.
 pub async fn run(globals: &Globals, args: ConsumeArgs) -> Result<(), Failure> {
+    if let Some(group) = args.group.clone() {
+        return group::run(globals, args, group).await;
+    }
     let client = connect::client(globals)?;
     let mut consumer = Consumer::open(globals, &client, args).await?;
     let stop = shutdown::on_signals().map_err(|error| Failure::local("signals", &error))?;
