@@ -136,6 +136,8 @@ impl Client {
     {
         let deadline = Instant::now() + self.shared.config.call_timeout;
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
+        // What the one in charge has said; that another one is not says nothing.
+        let mut said = None;
         loop {
             let server = self.server();
             let refusal = match self.attempt(&server, request.clone(), &call).await {
@@ -152,8 +154,11 @@ impl Client {
                 }
             }
             let pause = backoff.pause(refusal.retry_after_ms);
+            if refusal.code != ErrorCode::NotController {
+                said = Some(refusal.clone());
+            }
             if Instant::now() + pause >= deadline {
-                return Err(nobody_active(refusal));
+                return Err(nobody_active(said.unwrap_or(refusal)));
             }
             tokio::time::sleep(pause).await;
         }

@@ -13,6 +13,9 @@ use tokio::time::Instant;
 /// have changed.
 const HOLD_MAX: Duration = Duration::from_secs(1);
 
+/// The metadata of this node is behind the follower's: it follows soon.
+const UNKNOWN_PEER: Duration = Duration::from_millis(20);
+
 /// How fast one cursor may go.
 #[derive(Default)]
 pub struct Pace(Option<Throttle>);
@@ -48,12 +51,17 @@ impl Pace {
     }
 }
 
-/// Bytes per second for a copy to `peer`; 0: no limit.
-fn limit(view: &ClusterView, peer: NodeId, tp: &TopicPartition) -> u64 {
-    let copying = view
-        .partition(tp)
-        .filter(|(_, state)| state.adding.contains(&peer.0) && !state.in_sync.contains(&peer.0));
-    copying.map_or(0, |(_, state)| state.throttle_bytes_per_second)
+/// Bytes per second for a copy to `peer`; 0: no limit. `None`: it is no replica
+/// as far as is known here. It may have heard of its copy, and its limit, first.
+fn limit(view: &ClusterView, peer: NodeId, tp: &TopicPartition) -> Option<u64> {
+    let (_, state) = view.partition(tp)?;
+    let copies = state.adding.contains(&peer.0) && !state.in_sync.contains(&peer.0);
+    let limit = if copies {
+        state.throttle_bytes_per_second
+    } else {
+        0
+    };
+    state.replicas.contains(&peer.0).then_some(limit)
 }
 
 impl Server {
@@ -61,7 +69,10 @@ impl Server {
     pub(super) fn frame_bytes(&mut self, key: u32) -> Option<usize> {
         let cursor = self.cursors.get_mut(&key)?;
         let limit = limit(&self.node.view.get(), self.peer, &cursor.handle.tp);
-        let wait = cursor.pace.wait(clock::monotonic_now(), limit);
+        let wait = match limit {
+            Some(limit) => cursor.pace.wait(clock::monotonic_now(), limit),
+            None => UNKNOWN_PEER,
+        };
         if wait.is_zero() {
             return Some(cursor.pace.frame_bytes());
         }
@@ -130,14 +141,25 @@ mod tests {
             throttle_bytes_per_second: 1_000,
             ..Default::default()
         };
-        assert_eq!(limit(&view(moving.clone()), NodeId(4), &tp()), 1_000);
-        assert_eq!(limit(&view(moving.clone()), NodeId(3), &tp()), 0);
+        assert_eq!(limit(&view(moving.clone()), NodeId(4), &tp()), Some(1_000));
+        assert_eq!(limit(&view(moving.clone()), NodeId(3), &tp()), Some(0));
         let caught_up = PartitionState {
             in_sync: vec![1, 2, 3, 4],
             ..moving
         };
-        assert_eq!(limit(&view(caught_up), NodeId(4), &tp()), 0);
-        assert_eq!(limit(&ClusterView::empty(), NodeId(4), &tp()), 0);
+        assert_eq!(limit(&view(caught_up), NodeId(4), &tp()), Some(0));
+    }
+
+    /// A copy is told to its source and its destination in any order.
+    #[test]
+    fn a_copy_that_is_not_known_here_yet_waits() {
+        let before = PartitionState {
+            replicas: vec![2, 3, 1],
+            in_sync: vec![1, 2, 3],
+            ..Default::default()
+        };
+        assert_eq!(limit(&view(before), NodeId(4), &tp()), None);
+        assert_eq!(limit(&ClusterView::empty(), NodeId(4), &tp()), None);
     }
 
     #[test]
