@@ -13,6 +13,7 @@
 //! task or the session. What is acknowledged has been decided by the leader's
 //! state machine (`talweg-replication`), nowhere else.
 
+mod arrivals;
 mod clock;
 mod config;
 mod control;
