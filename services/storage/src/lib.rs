@@ -13,7 +13,7 @@
 //! task or the session. What is acknowledged has been decided by the leader's
 //! state machine (`talweg-replication`), nowhere else.
 
-mod clock;
+use talweg_kit::clock;
 mod config;
 mod control;
 mod fetch;
