@@ -18,7 +18,9 @@ pub mod topic_config;
 pub use acks::{Acks, Compression, Durability};
 pub use clock::MonotonicMs;
 pub use ids::{FolderId, Incarnation, MemberId, NodeId, PartitionIndex, TopicId, TopicPartition};
-pub use names::{NameError, check_name};
-pub use offset::{LeaderEpoch, LogBounds, LogBoundsError, Offset, PartitionEpoch, TimestampMs};
+pub use names::{CONSUMER_OFFSETS, NameError, check_name, is_internal};
+pub use offset::{
+    LeaderEpoch, LogBounds, LogBoundsError, Offset, PartitionEpoch, ShardEpoch, TimestampMs,
+};
 pub use producer::{ProducerEpoch, ProducerId, Sequence};
 pub use topic_config::TopicConfig;

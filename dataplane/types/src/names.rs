@@ -3,6 +3,14 @@
 use crate::limits::NAME_BYTES_MAX;
 use thiserror::Error;
 
+/// The internal topic that holds consumer groups and their committed offsets.
+pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
+
+/// Whether a topic is Talweg's own: clients may read it and change nothing.
+pub fn is_internal(topic: &str) -> bool {
+    topic.starts_with("__")
+}
+
 /// Why a name was refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NameError {
@@ -33,7 +41,7 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
     if let Some(bad) = name.chars().find(|c| !allowed(*c)) {
         return Err(NameError::Character(bad));
     }
-    if name.starts_with("__") {
+    if is_internal(name) {
         return Err(NameError::Reserved);
     }
     Ok(())

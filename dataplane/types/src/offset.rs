@@ -44,6 +44,16 @@ impl LeaderEpoch {
 }
 
 number! {
+    /// Counts how often a shard of an internal topic was given to a coordinator, from 1.
+    ShardEpoch(i32)
+}
+
+impl ShardEpoch {
+    /// Never given out; a log without fence.
+    pub const NONE: Self = Self(0);
+}
+
+number! {
     /// Counts changes of a partition's record at the controller.
     PartitionEpoch(i64)
 }

@@ -465,6 +465,17 @@ impl TopicConfig {
         Ok(config)
     }
 
+    /// Settings that were checked when they were stored. Those that only a newer
+    /// program knows are left at their defaults, one by one.
+    pub fn resolve_stored(settings: &BTreeMap<String, String>) -> Self {
+        let mut config = Self::default();
+        for (key, value) in settings {
+            // Said where it was refused; here nobody can do anything about it.
+            let _ = config.set(key, value);
+        }
+        config
+    }
+
     /// Rules between keys.
     fn check_together(&self) -> Result<(), ConfigError> {
         if self.default_acks < self.min_acks {
@@ -582,5 +593,17 @@ mod tests {
         ]);
         let error = TopicConfig::resolve(&settings).expect_err("weaker default");
         assert_eq!(error.key(), "default.acks");
+    }
+
+    /// Story: a newer controller has stored a key that this program does not know; what
+    /// it does know of the topic still holds.
+    #[test]
+    fn a_stored_setting_that_is_unknown_leaves_the_others_as_they_are() {
+        let settings = BTreeMap::from([
+            ("a.key.of.later".into(), "1".into()),
+            ("retention.ms".into(), "-1".into()),
+        ]);
+        assert!(TopicConfig::resolve(&settings).is_err());
+        assert_eq!(TopicConfig::resolve_stored(&settings).retention_ms, -1);
     }
 }

@@ -3,6 +3,12 @@
 //!
 //! A name always leads to the topic that has it now; everything else goes by id.
 
+mod follower;
+mod shards;
+
+pub use follower::ClusterFollower;
+pub use shards::{Coordinator, ShardView};
+
 use crate::delivery::{Route, Routes, Target};
 use parking_lot::RwLock;
 use std::{collections::BTreeMap, sync::Arc};
@@ -48,6 +54,8 @@ pub struct View {
     topics: BTreeMap<TopicId, Arc<TopicView>>,
     names: BTreeMap<String, TopicId>,
     nodes: BTreeMap<(i32, u32), Arc<v1::NodeMetadata>>,
+    /// By topic and shard; only controllers tell.
+    shards: BTreeMap<(TopicId, u32), ShardView>,
 }
 
 impl View {
@@ -116,8 +124,7 @@ impl View {
             return;
         };
         let settings = topic.config.clone().into_iter().collect();
-        // A setting that only a newer controller knows is as good as its default.
-        let config = TopicConfig::resolve(&settings).unwrap_or_default();
+        let config = TopicConfig::resolve_stored(&settings);
         let old = self.topics.get(&id);
         let mut partitions = old.map(|old| old.partitions.clone()).unwrap_or_default();
         partitions.resize_with(topic.partitions as usize, PartitionView::default);
@@ -160,6 +167,7 @@ impl View {
 
     /// Forgets a topic.
     pub fn remove_topic(&mut self, id: TopicId) {
+        self.shards.retain(|(topic, _), _| *topic != id);
         if let Some(topic) = self.topics.remove(&id)
             && self.names.get(&topic.topic.name) == Some(&id)
         {

@@ -8,19 +8,17 @@ use std::{sync::Arc, time::Duration};
 use talweg_client::{
     backoff::Backoff,
     pool::{ChannelPool, Traffic},
-    view::{PartitionView, View},
+    view::ClusterFollower,
 };
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::{
     controller::v1::{
-        ClusterView, NodeHeartbeat, NodeLeaving, NodeSessionRequest, PartitionState, RegisterNode,
-        WatchClusterRequest, WatchClusterResponse,
+        NodeHeartbeat, NodeLeaving, NodeSessionRequest, RegisterNode, WatchClusterRequest,
         controller_service_client::ControllerServiceClient, node_session_request,
-        node_session_response, watch_cluster_response::Update,
+        node_session_response,
     },
-    v1::{self, Plane, error_detail::Details},
+    v1::{Plane, error_detail::Details},
 };
-use talweg_types::{LeaderEpoch, NodeId, TopicId};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -71,7 +69,7 @@ async fn watch_once(node: &Node, server: &str, heard: &mut bool) -> Result<(), R
         .await
         .map_err(|status| Refusal::from_status(&status))?
         .into_inner();
-    let mut follower = Follower::not_before(node.view.get().revision);
+    let mut follower = ClusterFollower::not_before(node.view.get().revision);
     loop {
         let next = tokio::time::timeout(WATCH_SILENCE, updates.message()).await;
         let next = next.map_err(|_| Refusal::unavailable("the watch is silent"))?;
@@ -86,124 +84,6 @@ async fn watch_once(node: &Node, server: &str, heard: &mut bool) -> Result<(), R
             node.view.set(view);
         }
     }
-}
-
-/// From messages of the watch to views.
-#[derive(Default)]
-struct Follower {
-    view: View,
-    /// What is known already: a view never goes back.
-    at_least: i64,
-    /// A snapshot that is not whole yet: partitions may come before their topics.
-    building: Option<(View, Vec<PartitionState>)>,
-    whole: bool,
-}
-
-impl Follower {
-    /// Begins with a snapshot that is at least of this revision.
-    fn not_before(revision: i64) -> Self {
-        Self {
-            at_least: revision,
-            ..Self::default()
-        }
-    }
-
-    /// The new view, if the message made one; an error if it does not follow.
-    fn apply(&mut self, response: WatchClusterResponse) -> Result<Option<View>, Refusal> {
-        match response.update {
-            Some(Update::Snapshot(part)) => {
-                if part.first {
-                    self.building = Some(Default::default());
-                }
-                let Some((view, partitions)) = &mut self.building else {
-                    return Err(Refusal::internal(
-                        "a part of a snapshot without a first one",
-                    ));
-                };
-                let mut part_view = part.view.unwrap_or_default();
-                partitions.append(&mut part_view.partitions);
-                merge(view, part_view);
-                if !part.last {
-                    return Ok(None);
-                }
-                let (mut view, partitions) = self.building.take().unwrap_or_default();
-                partitions
-                    .into_iter()
-                    .for_each(|state| set_partition(&mut view, state));
-                if view.revision < self.at_least {
-                    // Of a controller that has been deposed, say; another one knows more.
-                    return Err(Refusal::unavailable(format!(
-                        "a snapshot of revision {}, revision {} is known already",
-                        view.revision, self.at_least
-                    )));
-                }
-                (self.view, self.whole) = (view, true);
-            }
-            Some(Update::Delta(delta)) => {
-                if !self.whole || delta.previous_revision != self.view.revision {
-                    return Err(Refusal::internal(
-                        "a change that does not follow what is known",
-                    ));
-                }
-                for id in delta
-                    .removed_topic_ids
-                    .iter()
-                    .filter_map(|id| TopicId::from_slice(id))
-                {
-                    self.view.remove_topic(id);
-                }
-                delta
-                    .removed_node_ids
-                    .iter()
-                    .for_each(|id| self.view.remove_node(*id));
-                let mut changed = delta.view.unwrap_or_default();
-                let partitions = std::mem::take(&mut changed.partitions);
-                merge(&mut self.view, changed);
-                partitions
-                    .into_iter()
-                    .for_each(|state| set_partition(&mut self.view, state));
-            }
-            Some(Update::Progress(_)) | None => return Ok(None),
-        }
-        Ok(Some(self.view.clone()))
-    }
-}
-
-fn merge(view: &mut View, part: ClusterView) {
-    if !part.cluster_id.is_empty() {
-        view.cluster_id = part.cluster_id;
-    }
-    view.revision = view.revision.max(part.revision);
-    part.topics
-        .into_iter()
-        .for_each(|topic| view.set_topic(topic));
-    for history in part.histories {
-        if let Some(id) = TopicId::from_slice(&history.topic_id) {
-            view.set_history(id, history.earlier_counts);
-        }
-    }
-    part.nodes.into_iter().for_each(|node| view.set_node(node));
-}
-
-fn set_partition(view: &mut View, state: PartitionState) {
-    let Some(id) = TopicId::from_slice(&state.topic_id) else {
-        return;
-    };
-    let partition = PartitionView {
-        leader: NodeId(state.leader),
-        leader_epoch: LeaderEpoch(state.leader_epoch),
-        replicas: state.replicas,
-        in_sync: state.in_sync,
-        eligible: state.eligible,
-        last_in_sync: state.last_in_sync,
-        recovered: state.recovered.map(|recovered| v1::RecoveredDescription {
-            leader_epoch: recovered.leader_epoch,
-            unclean: recovered.unclean,
-            time_ms: recovered.time_ms,
-            from_offset: recovered.from_offset,
-        }),
-    };
-    view.set_partition(id, state.partition, partition);
 }
 
 /// How others reach this gateway.
@@ -319,116 +199,5 @@ async fn session_once(
                 send(Ask::Heartbeat(beat)).await?;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use talweg_proto::{
-        controller::v1::{ClusterDelta, ClusterSnapshot},
-        v1::Topic,
-    };
-
-    fn topic(name: &str, id: u8) -> Topic {
-        Topic {
-            name: name.into(),
-            topic_id: vec![id; 16].into(),
-            partitions: 2,
-            ..Default::default()
-        }
-    }
-
-    fn state(id: u8, partition: u32, leader: u32) -> PartitionState {
-        PartitionState {
-            topic_id: vec![id; 16].into(),
-            partition,
-            leader,
-            ..Default::default()
-        }
-    }
-
-    fn part(first: bool, last: bool, view: ClusterView) -> WatchClusterResponse {
-        WatchClusterResponse {
-            update: Some(Update::Snapshot(ClusterSnapshot {
-                first,
-                last,
-                view: Some(view),
-            })),
-        }
-    }
-
-    /// Story: a controller that was deposed while it was paused wakes up and
-    /// offers what it knew; the gateway has heard its successor and keeps that.
-    #[test]
-    fn a_view_never_goes_back() {
-        let at = |revision| ClusterView {
-            revision,
-            ..Default::default()
-        };
-        let mut follower = Follower::not_before(5);
-        let refusal = follower.apply(part(true, true, at(4))).expect_err("older");
-        assert!(refusal.message.contains("revision 5 is known"), "{refusal}");
-        let mut follower = Follower::not_before(5);
-        let view = follower.apply(part(true, true, at(5))).expect("as new");
-        assert_eq!(view.expect("whole").revision, 5);
-    }
-
-    #[test]
-    fn a_snapshot_in_parts_is_whole_whatever_the_order_and_deltas_must_follow() {
-        let mut follower = Follower::default();
-        let partitions = ClusterView {
-            revision: 5,
-            partitions: vec![state(1, 1, 9)],
-            ..Default::default()
-        };
-        assert!(
-            follower
-                .apply(part(true, false, partitions))
-                .expect("first")
-                .is_none()
-        );
-        let topics = ClusterView {
-            revision: 5,
-            topics: vec![topic("a", 1)],
-            ..Default::default()
-        };
-        let view = follower
-            .apply(part(false, true, topics))
-            .expect("last")
-            .expect("whole");
-        let a = view.by_name("a").expect("topic a");
-        assert_eq!(
-            (a.partitions[0].leader, a.partitions[1].leader),
-            (NodeId(0), NodeId(9))
-        );
-
-        let delta = |previous_revision, view| WatchClusterResponse {
-            update: Some(Update::Delta(ClusterDelta {
-                previous_revision,
-                view: Some(view),
-                removed_topic_ids: vec![vec![1; 16].into()],
-                ..Default::default()
-            })),
-        };
-        // Deleted and created again under its name, in one change.
-        let anew = ClusterView {
-            revision: 6,
-            topics: vec![topic("a", 2)],
-            ..Default::default()
-        };
-        let view = follower
-            .apply(delta(5, anew))
-            .expect("follows")
-            .expect("a view");
-        assert_eq!(view.by_name("a").expect("topic a").id.as_bytes(), &[2; 16]);
-        let gap = ClusterView {
-            revision: 9,
-            ..Default::default()
-        };
-        assert!(
-            follower.apply(delta(8, gap)).is_err(),
-            "a gap asks for a snapshot"
-        );
     }
 }
