@@ -39,11 +39,13 @@ impl<M: Machine> Decision<M> {
                 token,
                 answer,
                 effects,
-                undo: _,
+                undo,
             } => {
+                let wrote = undo.is_some();
                 out.extend(token.map(|token| Output::Answer {
                     token,
                     number,
+                    wrote,
                     outcome: Outcome::Decided(answer),
                 }));
                 out.extend(effects.into_iter().map(|effect| Output::Effect {
@@ -55,6 +57,7 @@ impl<M: Machine> Decision<M> {
             Self::Barrier { token, number } => out.push(Output::Answer {
                 token,
                 number,
+                wrote: false,
                 outcome: Outcome::Passed(applied),
             }),
         }
@@ -69,6 +72,7 @@ impl<M: Machine> Decision<M> {
         Some(Output::Answer {
             token,
             number,
+            wrote: false,
             outcome,
         })
     }

@@ -3,7 +3,7 @@
 use crate::{DecodeError, Limits, Machine, Now, Shard};
 use bytes::Bytes;
 use std::{collections::BTreeMap, sync::Arc};
-use talweg_batch::{BatchError, BatchHeader, Records};
+use talweg_batch::{BatchError, BatchHeader, Records, verify_crc};
 use talweg_types::{Offset, limits};
 use thiserror::Error;
 
@@ -59,6 +59,7 @@ impl<M: Machine> Loading<M> {
         if next <= self.next {
             return Ok(());
         }
+        verify_crc(batch).map_err(damaged)?;
         if !header.is_control() {
             let most = limits::UNPACKED_BATCH_BYTES_MAX as usize;
             for record in Records::new(batch, most).map_err(damaged)? {

@@ -41,6 +41,9 @@ pub enum Output<M: Machine> {
         token: u64,
         /// Grows with each decision of the shard in this epoch.
         number: u64,
+        /// It is committed in the log itself. False: it rests on this coordinator
+        /// still being the one.
+        wrote: bool,
         outcome: Outcome<M::Answer>,
     },
     Effect {

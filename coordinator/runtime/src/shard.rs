@@ -63,6 +63,15 @@ pub struct Shard<M: Machine> {
 }
 
 impl<M: Machine> Shard<M> {
+    /// With nothing in it.
+    pub fn empty(settings: M::Settings, limits: Limits) -> Self {
+        Self::loaded(settings, limits, BTreeMap::new(), Offset::ZERO)
+    }
+
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     pub(crate) fn loaded(
         settings: M::Settings,
         limits: Limits,
@@ -98,6 +107,7 @@ impl<M: Machine> Shard<M> {
                     out.push(Output::Answer {
                         token,
                         number: self.decided,
+                        wrote: false,
                         outcome,
                     });
                 } else {
@@ -167,6 +177,7 @@ impl<M: Machine> Shard<M> {
                 Some(token) => Output::Answer {
                     token,
                     number,
+                    wrote: false,
                     outcome: Outcome::TooLarge { bytes, limit },
                 },
                 None => Output::Oversized { name, bytes },
