@@ -26,6 +26,9 @@ pub enum Event {
         caller: Caller,
         in_flight: Option<BTreeSet<TopicPartition>>,
     },
+    /// The link to the gateway of these members broke: nobody can say whether their
+    /// streams live. As after a load, each has a while to be heard again.
+    LinkBroken(BTreeSet<MemberId>),
     Leave(Caller),
     /// The member has given these up. Others are ignored. To be repeated until the
     /// view says so.

@@ -1,8 +1,9 @@
 //! The group: durable state and sessions behind one `step`.
 
 use crate::{
-    Answer, Broken, Effect, Event, GroupState, Key, LoadError, MemberKind, Now, Record, Refusal,
-    Topics, Value, check::check_state, live::Live, live::Stream, turn::Turn,
+    Answer, Assignor, Broken, Effect, Event, GroupState, Key, LoadError, MemberKind, Now, Record,
+    Refusal, Topics, Value, check::check_state, live::Live, live::Stream, targets::chosen,
+    turn::Turn,
 };
 use talweg_types::{MemberId, MonotonicMs};
 
@@ -137,6 +138,11 @@ impl Group {
         } else {
             GroupStatus::Stable
         }
+    }
+
+    /// What most members wish for.
+    pub fn assignor(&self) -> Assignor {
+        chosen(self.state.members.values())
     }
 
     /// The member's session is not over and, for a streaming one, its stream is open.

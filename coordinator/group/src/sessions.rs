@@ -2,7 +2,7 @@
 
 use crate::{Answer, Caller, Refusal, Removal, live::Stream, turn::Turn};
 use std::collections::BTreeSet;
-use talweg_types::TopicPartition;
+use talweg_types::{MemberId, TopicPartition};
 
 impl Turn<'_> {
     pub fn on_heartbeat(&mut self, caller: Caller) -> Result<Answer, Refusal> {
@@ -33,6 +33,20 @@ impl Turn<'_> {
             && matches!(session.stream, Stream::Open | Stream::Unknown { .. })
         {
             session.stream = Stream::Broken(in_flight);
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Views may have been lost with the link: the heartbeat by which a stream is
+    /// known again is answered with the newest.
+    pub fn on_link_broken(&mut self, members: &BTreeSet<MemberId>) -> Result<Answer, Refusal> {
+        let until = self.now.monotonic.plus(self.settings.reattach_grace_ms);
+        for id in members {
+            if let Some((session, _)) = self.session(*id)
+                && session.stream == Stream::Open
+            {
+                session.stream = Stream::Unknown { until };
+            }
         }
         Ok(Answer::Done)
     }

@@ -169,7 +169,7 @@ impl Turn<'_> {
 
 /// What most members ask for; on a tie, and where nobody asks, the first of
 /// sticky, range, round-robin.
-fn chosen<'a>(members: impl Iterator<Item = &'a MemberMeta>) -> Assignor {
+pub(crate) fn chosen<'a>(members: impl Iterator<Item = &'a MemberMeta>) -> Assignor {
     let mut votes: BTreeMap<Assignor, usize> = BTreeMap::new();
     for assignor in members.filter_map(|meta| meta.assignor) {
         *votes.entry(assignor).or_default() += 1;

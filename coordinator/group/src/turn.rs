@@ -52,6 +52,7 @@ impl<'a> Turn<'a> {
             Event::Join(join) => self.on_join(join),
             Event::Heartbeat(caller) => self.on_heartbeat(caller),
             Event::StreamBroken { caller, in_flight } => self.on_stream_broken(caller, in_flight),
+            Event::LinkBroken(members) => self.on_link_broken(&members),
             Event::Leave(caller) => self.on_leave(caller),
             Event::Revoked { caller, partitions } => self.on_revoked(caller, &partitions),
             Event::Overran { caller, partitions } => self.on_overran(caller, &partitions),

@@ -88,6 +88,18 @@ pub const PROCESSING_MS_RANGE: (u32, u32) = (100, 24 * 60 * 60 * 1000);
 pub const ATTEMPTS_DEFAULT: u32 = 3;
 pub const ATTEMPTS_RANGE: (u32, u32) = (1, 100);
 
+/// Decisions of one coordinator shard that wait for an append, and their bytes.
+pub const SHARD_WAITING_MAX: usize = 20_000;
+pub const SHARD_WAITING_BYTES_MAX: usize = 16 * MIB as usize;
+
+/// Answers to one gateway that wait for it to read, and their bytes; beyond it is cut.
+pub const LINK_QUEUE_MAX: usize = 16_384;
+pub const LINK_QUEUE_BYTES_MAX: usize = 64 * MIB as usize;
+/// Requests that wait for one coordinator shard to look at them, and those of one
+/// group that wait for a leader's word about a commit.
+pub const SHARD_MAILBOX_MAX: usize = 8_192;
+pub const GROUP_PARKED_MAX: usize = 1_024;
+
 /// HTTP: records and bytes of one answer, and the longest wait.
 pub const HTTP_RECORDS_MAX: u32 = 500;
 pub const HTTP_BYTES_DEFAULT: u32 = MIB;

@@ -4,7 +4,8 @@
 //! - [`pool`]: several HTTP/2 connections per peer, apart by kind of traffic;
 //! - [`delivery`]: batches to their leaders, in order, each ending exactly once;
 //! - [`fetch`]: partitions from their leaders, in order, without gap or repeat;
-//! - [`view`]: what is known of topics, leaders and nodes.
+//! - [`view`]: what is known of topics, leaders and nodes;
+//! - [`membership`]: the session and the watch of a gateway or coordinator.
 //!
 //! No clock, IO or await in what decides ([`delivery::DeliveryCore`],
 //! [`fetch::FetchCore`], [`view::View`]).
@@ -18,6 +19,7 @@ mod config;
 pub mod delivery;
 pub mod fetch;
 mod groups;
+pub mod membership;
 mod offsets;
 pub mod payload;
 pub mod pool;

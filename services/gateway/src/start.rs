@@ -4,7 +4,6 @@
 use crate::{
     config::GatewayConfig,
     fetch::FetchHandler,
-    follow::{self, Addresses},
     http::{HttpState, router},
     ids::ProducerIds,
     metrics::GatewayMetrics,
@@ -18,7 +17,10 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use talweg_client::{Client, ClientConfig, Refusal};
+use talweg_client::{
+    Client, ClientConfig, Refusal,
+    membership::{self, Addresses},
+};
 use talweg_kit::{
     config::{Problem, ProcessConfig},
     data_stream::{fetch_service, produce_service},
@@ -134,9 +136,9 @@ pub async fn start(config: GatewayConfig) -> Result<GatewayHandle, StartError> {
     )?;
 
     let session = SideRuntime::start("gw-session")?;
-    session.spawn(follow::session(Arc::clone(&node), addresses));
+    session.spawn(membership::session(Arc::clone(&node), addresses));
     let mut tasks = JoinSet::new();
-    tasks.spawn(follow::watch(Arc::clone(&node)));
+    tasks.spawn(membership::watch(Arc::clone(&node)));
     tasks.spawn(node.ids.clone().keep_filled(node.controller.clone()));
     tasks.spawn(become_ready(Arc::clone(&node), readiness.clone()));
     Ok(GatewayHandle {

@@ -3,6 +3,7 @@
 
 #![warn(missing_docs)]
 
+pub mod clock;
 pub mod config;
 pub mod data_stream;
 pub mod errors;

@@ -14,7 +14,6 @@
 //! state machine (`talweg-replication`), nowhere else.
 
 mod arrivals;
-mod clock;
 mod config;
 mod control;
 mod fetch;
@@ -32,6 +31,8 @@ mod start;
 mod stop;
 mod stream;
 mod view;
+
+use talweg_kit::clock;
 
 pub use config::StorageConfig;
 pub use control::Stopped;

@@ -70,6 +70,7 @@ impl World {
             55..57 => self.change_topics()?,
             57..62 => self.spawn(),
             62..63 => self.operate()?,
+            63..64 => self.break_link()?,
             _ => self.act(),
         }
         if self.rng.percent(80) {
@@ -141,6 +142,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// A link to a gateway breaks: any of the members are no longer known to live.
+    fn break_link(&mut self) -> Checked {
+        let members = self.runtime.group.state().members().keys().copied();
+        let members: Vec<_> = members.collect();
+        let some = members.into_iter().filter(|_| self.rng.percent(50));
+        let some = some.collect();
+        self.decide(Event::LinkBroken(some))
     }
 
     fn pass(&mut self) -> Checked {

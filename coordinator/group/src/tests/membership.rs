@@ -245,3 +245,25 @@ fn bad_joins_name_the_field() {
     assert!(bench.claim(2, Some(1), named("b")).is_err());
     assert_eq!(bench.group.state().members().len(), 1);
 }
+
+/// Story: the link to a gateway breaks. Who is heard again gets its view, for one may
+/// have been lost; who is not, loses its instance id to a claimant after the grace.
+#[test]
+fn after_a_broken_link_streams_are_unknown_until_they_are_heard() {
+    let mut bench = Bench::new(2);
+    bench.join_as(1, named("a")).unwrap();
+    bench.join_as(2, named("b")).unwrap();
+    let members = [id(1), id(2), id(9)].into();
+    bench.send(Event::LinkBroken(members)).unwrap();
+    let early = bench.join_as(3, named("b"));
+    assert!(
+        matches!(early, Err(Refusal::InstanceInUse { retry_after_ms, .. }) if retry_after_ms > 0)
+    );
+    let heartbeat = Event::Heartbeat(bench.caller(1));
+    let answer = bench.send(heartbeat.clone());
+    assert!(matches!(answer, Ok(Answer::View(view)) if view.member == id(1)));
+    assert_eq!(bench.send(heartbeat), Ok(Answer::Done));
+    bench.pass(6_000, &[1]);
+    assert!(bench.join_as(3, named("a")).is_err());
+    bench.join_as(4, named("b")).unwrap();
+}

@@ -10,8 +10,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-use talweg_replication::MonotonicMs;
-use talweg_types::TimestampMs;
+use talweg_types::{MonotonicMs, TimestampMs};
 
 /// Off by more than this is not believed.
 const TOLERANCE_MS: i64 = 60_000;

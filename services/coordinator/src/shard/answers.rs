@@ -1,0 +1,120 @@
+//! What was decided, on its way to whoever waits for it.
+
+use super::{
+    task::Task,
+    waiters::{GroupAnswer, Waiter, end_name, merge, passed, short_of, what},
+};
+use crate::{convert, refusals};
+use std::{collections::BTreeMap, sync::Arc};
+use talweg_coordinator_runtime::{Input, Outcome};
+use talweg_group::{Answer, Effect, Event, Group};
+use talweg_kit::errors::Refusal;
+use talweg_proto::coordinator::v1::converse_response::What;
+use talweg_types::TopicPartition;
+
+impl Task {
+    pub fn on_answer(
+        &mut self,
+        token: u64,
+        number: u64,
+        wrote: bool,
+        outcome: Outcome<GroupAnswer>,
+    ) -> Option<Input<Group>> {
+        let shard = self.handle.at.partition.0;
+        self.node.metrics.ended(end_name(&outcome));
+        // What is in the log was decided by whoever holds the shard. The rest might be old.
+        let unsure = !wrote && !self.node.is_in_session();
+        let mut again = None;
+        match self.waiters.remove(&token) {
+            None => {}
+            Some(Waiter::Link {
+                link,
+                request_id,
+                group,
+                refused,
+                at,
+                member,
+            }) => {
+                self.note_commits(&group, &at, &refused, &outcome);
+                again = self.routes.on_answer(&group, member, &link, &outcome);
+                let epoch = self.handle.epoch.0;
+                let what = match short_of(&outcome, shard) {
+                    None if unsure => What::Error(refusals::no_session().detail()),
+                    _ => what(outcome, refused, epoch, number, shard),
+                };
+                link.answer(request_id, &group, what);
+            }
+            Some(Waiter::Do { reply, group, at }) => {
+                self.note_commits(&group, &at, &Default::default(), &outcome);
+                let answer = match (short_of(&outcome, shard), outcome) {
+                    (Some(refusal), _) => Err(refusal),
+                    (None, _) if unsure => Err(refusals::no_session()),
+                    (None, Outcome::Decided(Ok(answer))) => Ok(answer),
+                    (None, _) => Ok(Answer::Done),
+                };
+                // Whoever asked may have gone.
+                let _ = reply.send(answer);
+            }
+            Some(Waiter::Read(release)) if unsure => release(Err(refusals::no_session())),
+            Some(Waiter::Read(release)) => release(passed(&outcome, shard)),
+            Some(Waiter::Check {
+                hash,
+                groups,
+                reply,
+            }) => match passed(&outcome, shard) {
+                Ok(applied) => self.keeping.check(hash, groups, applied, reply),
+                Err(refusal) => drop(reply.send(Err(refusal))),
+            },
+        }
+        again
+    }
+
+    /// Acknowledged commits, for the pace.
+    fn note_commits(
+        &mut self,
+        group: &Arc<str>,
+        at: &[TopicPartition],
+        refused: &BTreeMap<usize, Refusal>,
+        outcome: &Outcome<GroupAnswer>,
+    ) {
+        let Outcome::Decided(Ok(Answer::Committed(results))) = outcome else {
+            return;
+        };
+        let now = self.node.now().monotonic;
+        let merged = merge(results.clone(), refused.clone());
+        for (at, stored) in at.iter().zip(merged) {
+            if let Ok(stored) = stored {
+                self.node.metrics.offset_commits.inc();
+                self.pace.committed(group, *at, stored.offset, now);
+            }
+        }
+    }
+
+    pub fn on_effect(&mut self, group: &Arc<str>, number: u64, effect: Effect) {
+        let (member, what) = match effect {
+            Effect::Tell(view) => {
+                let epoch = self.handle.epoch.0;
+                (view.member, What::View(convert::view(&view, epoch, number)))
+            }
+            Effect::Removed { member, why } => {
+                (member, What::Removed(convert::removed(member, why)))
+            }
+        };
+        let gone = matches!(what, What::Removed(_));
+        if let Some(link) = self.routes.get(group, member) {
+            // One that is missed is mended by the next, or by a heartbeat's answer.
+            link.answer(0, group, what);
+        }
+        if gone {
+            self.routes.remove(group, member);
+        }
+    }
+}
+
+/// The partitions of a commit, in its order.
+pub fn committed_partitions(event: &Event) -> Vec<TopicPartition> {
+    match event {
+        Event::Commit(commit) => commit.items.iter().map(|item| item.at).collect(),
+        _ => Vec::new(),
+    }
+}
