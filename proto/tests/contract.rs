@@ -279,7 +279,7 @@ fn zero_is_unspecified_and_each_rpc_has_its_own_messages() {
 
 #[test]
 fn what_is_not_built_is_marked_unstable() {
-    for name in ["subscribe", "groups", "transactions"] {
+    for name in ["transactions"] {
         let files = files();
         let file = files
             .iter()

@@ -76,6 +76,16 @@ pub const MEMBER_TEXT_BYTES_MAX: usize = 249;
 /// Offsets in one commit, reset or deletion, and the text stored with an offset.
 pub const COMMIT_OFFSETS_MAX: usize = 10_000;
 pub const COMMIT_METADATA_BYTES_MAX: usize = 4_096;
+/// Commits of one Subscribe stream without an answer.
+pub const COMMITS_WAITING_MAX: usize = 1_000;
+/// Failed records of one Subscribe stream that are not passed yet, and the reason
+/// given for one, in bytes.
+pub const FAILED_RECORDS_MAX: usize = 1_000;
+pub const FAILURE_REASON_BYTES_MAX: usize = 1_024;
+/// Back-off before each retry, milliseconds; each is jittered by a fifth.
+pub const RETRY_BACKOFF_MS_DEFAULT: [u32; 2] = [60_000, 600_000];
+pub const RETRY_BACKOFF_MS_MAX: u32 = 7 * 24 * 60 * 60 * 1000;
+pub const RETRY_BACKOFFS_MAX: usize = 10;
 /// A member's time-outs: silence, giving up partitions, processing one delivery.
 pub const MEMBER_SESSION_MS_DEFAULT: u32 = 45_000;
 pub const MEMBER_SESSION_MS_DEFAULT_HTTP: u32 = 30_000;
@@ -99,6 +109,9 @@ pub const LINK_QUEUE_BYTES_MAX: usize = 64 * MIB as usize;
 /// group that wait for a leader's word about a commit.
 pub const SHARD_MAILBOX_MAX: usize = 8_192;
 pub const GROUP_PARKED_MAX: usize = 1_024;
+
+/// Between two answers of a lag that is watched, milliseconds.
+pub const WATCH_LAG_MS_RANGE: (u32, u32) = (100, 60 * 60 * 1000);
 
 /// HTTP: records and bytes of one answer, and the longest wait.
 pub const HTTP_RECORDS_MAX: u32 = 500;

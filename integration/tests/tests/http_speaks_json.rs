@@ -341,11 +341,15 @@ async fn http_speaks_json() {
         413,
         "RECORD_TOO_LARGE",
     );
-    refused(
-        &http.get("/v1/groups/g/lag?topic=h").await,
-        501,
-        "NOT_BUILT",
-    );
+    for bad in [
+        "/v1/groups/g/lag",
+        "/v1/groups/g/records",
+        "/v1/groups/g/records?topic=h&max=501",
+        "/v1/topics/h/consume",
+        "/v1/topics/h/consume?group=g&position=h:0",
+    ] {
+        refused(&http.get(bad).await, 400, "INVALID_ARGUMENT");
+    }
 
     let gone = http.send("DELETE", "/v1/topics/h", &[], &Value::Null).await;
     assert!(matches!(gone.status, 200 | 204), "{gone:?}");

@@ -3,8 +3,9 @@
 //! It keeps no state: any number of them serve one cluster.
 //!
 //! What decides is pure: [`produce`] sessions and the delivery core under them,
-//! the fetch stream's outgoing queue, credits and answers. What acts: one task
-//! per client stream, a watch and a session to the controller.
+//! the fetch stream's outgoing queue, credits and answers, a subscriber's session
+//! core. What acts: one task per client stream, a watch and a session to the
+//! controller, one stream to each coordinator.
 //!
 //! Fails: without a controller it serves from the view it has; without a leader
 //! it waits, for a bounded time; what it cannot deliver it answers, saying
@@ -13,6 +14,7 @@
 mod config;
 mod fetch;
 mod follow;
+mod groups;
 pub mod http;
 mod ids;
 mod metadata;
@@ -22,6 +24,7 @@ pub mod produce;
 mod services;
 mod start;
 mod streams;
+mod subscribe;
 mod token;
 
 pub use config::GatewayConfig;

@@ -11,6 +11,12 @@ use talweg_kit::metrics::{
 pub struct GatewayMetrics {
     pub produce_streams: IntGauge,
     pub fetch_streams: IntGauge,
+    pub subscribe_streams: IntGauge,
+    /// Gaps that subscribers were told of, and the records lost in them.
+    pub gaps: IntCounter,
+    pub gap_records: IntCounter,
+    /// Copies of failed records.
+    pub failed_records: IntCounter,
     /// Records taken in thin form, and refused.
     pub records_in: IntCounter,
     pub records_refused: IntCounter,
@@ -36,6 +42,20 @@ impl GatewayMetrics {
         Self {
             produce_streams: metrics.gauge("gateway_produce_streams", "Produce streams open now."),
             fetch_streams: metrics.gauge("gateway_fetch_streams", "Fetch streams open now."),
+            subscribe_streams: metrics
+                .gauge("gateway_subscribe_streams", "Subscribe streams open now."),
+            gaps: metrics.counter(
+                "gateway_gaps_total",
+                "Gaps that subscribers were told of: records gone before they were read.",
+            ),
+            gap_records: metrics.counter(
+                "gateway_gap_records_total",
+                "Records lost in gaps that subscribers were told of.",
+            ),
+            failed_records: metrics.counter(
+                "gateway_failed_records_total",
+                "Failed records copied to retry and dead-letter topics.",
+            ),
             records_in: metrics.counter("gateway_records_in_total", "Records taken in thin form."),
             records_refused: metrics.counter(
                 "gateway_records_refused_total",

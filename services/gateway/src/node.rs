@@ -1,22 +1,26 @@
 //! What every part of a gateway shares: settings, the view, the way to the
 //! controller, producer ids, and whether the process stops.
 
-use crate::{config::GatewayConfig, ids::ProducerIds, metrics::GatewayMetrics};
+use crate::{
+    config::GatewayConfig, groups::Coordinators, ids::ProducerIds, metrics::GatewayMetrics,
+};
 use rand::Rng;
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
-use talweg_client::{Client, clock::Clock, pool::ChannelPool, view::SharedView};
+use talweg_client::{
+    Client, ProducerConfig, RecordProducer, clock::Clock, pool::ChannelPool, view::SharedView,
+};
 use talweg_kit::{
     data_stream::PeerInfo,
     errors::{ErrorCode, Refusal},
     net::Grant,
 };
-use talweg_types::limits;
+use talweg_types::{Acks, limits};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     time::Instant,
@@ -32,6 +36,14 @@ pub struct Drain {
     pub deadline: Instant,
 }
 
+/// The gateway as its own client: what it reads and writes itself takes the
+/// way of everyone else.
+pub struct Own {
+    pub client: Client,
+    /// Acks of all in-sync replicas.
+    pub copies: RecordProducer,
+}
+
 /// A gateway.
 pub struct Node {
     pub config: GatewayConfig,
@@ -41,6 +53,9 @@ pub struct Node {
     pub controller: Client,
     /// Connections to leaders.
     pub pool: ChannelPool,
+    /// The coordinators of groups.
+    pub coordinators: Coordinators,
+    own: OnceLock<Own>,
     pub ids: ProducerIds,
     pub metrics: GatewayMetrics,
     pub clock: Clock,
@@ -56,9 +71,13 @@ impl Node {
         ids: ProducerIds,
         metrics: GatewayMetrics,
     ) -> Self {
+        let view = SharedView::default();
+        let pool = ChannelPool::new(Duration::from_secs(2));
         Self {
-            view: SharedView::default(),
-            pool: ChannelPool::new(Duration::from_secs(2)),
+            coordinators: Coordinators::new(view.clone(), pool.clone()),
+            own: OnceLock::new(),
+            view,
+            pool,
             controller,
             ids,
             metrics,
@@ -77,6 +96,24 @@ impl Node {
 
     pub fn set_id(&self, id: u32) {
         self.id.store(id, Ordering::Relaxed);
+        self.coordinators.set_node_id(id);
+    }
+
+    /// `client` talks to this gateway's own gRPC address. Once, at the start.
+    pub fn set_own(&self, client: Client) {
+        let config = ProducerConfig {
+            acks: Some(Acks::All),
+            ..Default::default()
+        };
+        let copies = RecordProducer::open(&client, config);
+        self.own.get_or_init(|| Own { client, copies });
+    }
+
+    /// UNAVAILABLE before the start is done.
+    pub fn own(&self) -> Result<&Own, Refusal> {
+        self.own
+            .get()
+            .ok_or_else(|| Refusal::unavailable("this gateway is starting"))
     }
 
     /// A place among the streams.

@@ -9,7 +9,8 @@ use crate::{
     metrics::GatewayMetrics,
     node::Node,
     produce::ProduceHandler,
-    services::{Cluster, Groups, Offsets, Producers, Subscribe, Topics, Transactions},
+    services::{Cluster, Groups, Offsets, Producers, Topics, Transactions},
+    subscribe::SubscribeHandler,
 };
 use std::{
     io,
@@ -23,7 +24,7 @@ use talweg_client::{
 };
 use talweg_kit::{
     config::{Problem, ProcessConfig},
-    data_stream::{fetch_service, produce_service},
+    data_stream::{fetch_service, produce_service, subscribe_service},
     health::{self, HttpServer, Readiness, serve_http},
     metrics::Metrics,
     net::{CallOptions, ServerHandle, ServerOptions, add_builtin, bind, serve},
@@ -32,8 +33,7 @@ use talweg_kit::{
 use talweg_proto::v1::{
     cluster_service_server::ClusterServiceServer, group_service_server::GroupServiceServer,
     offset_service_server::OffsetServiceServer, producer_service_server::ProducerServiceServer,
-    subscribe_service_server::SubscribeServiceServer, topic_service_server::TopicServiceServer,
-    transaction_service_server::TransactionServiceServer,
+    topic_service_server::TopicServiceServer, transaction_service_server::TransactionServiceServer,
 };
 use thiserror::Error;
 use tokio::task::JoinSet;
@@ -129,7 +129,8 @@ pub async fn start(config: GatewayConfig) -> Result<GatewayHandle, StartError> {
             ..Default::default()
         },
     )?;
-    let state = HttpState::new(own, node.view.clone()).await?;
+    node.set_own(own.clone());
+    let state = HttpState::new(own, Arc::clone(&node)).await?;
     let http = serve_http(
         http,
         router(state).merge(health::router(readiness.clone(), registry)),
@@ -175,8 +176,8 @@ fn routes(node: &Arc<Node>, readiness: &Readiness) -> Result<Routes, StartError>
         .add_service(fetch_service(FetchHandler(node())))
         .add_service(ProducerServiceServer::new(Producers(node())))
         .add_service(OffsetServiceServer::new(Offsets(node())))
-        .add_service(GroupServiceServer::new(Groups))
-        .add_service(SubscribeServiceServer::new(Subscribe))
+        .add_service(GroupServiceServer::new(Groups(node())))
+        .add_service(subscribe_service(SubscribeHandler(node())))
         .add_service(TransactionServiceServer::new(Transactions));
     add_builtin(routes, readiness, SERVICES)
         .map_err(|error| StartError::Reflection(error.to_string()))

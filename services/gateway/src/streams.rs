@@ -1,9 +1,38 @@
-//! What produce and fetch streams share.
+//! What the streams share.
 
 use crate::node::Drain;
 use std::time::Duration;
-use talweg_kit::errors::{ErrorCode, Refusal};
+use talweg_kit::{
+    data_stream::Closed,
+    errors::{ErrorCode, Refusal},
+};
 use tokio::{sync::watch, time::Instant};
+use tonic::Status;
+
+/// Why a stream ended before its client ended it.
+pub enum Ended {
+    /// The client has gone.
+    Gone,
+    Refused(Status),
+}
+
+impl From<Closed> for Ended {
+    fn from(_: Closed) -> Self {
+        Self::Gone
+    }
+}
+
+impl From<Refusal> for Ended {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal.into())
+    }
+}
+
+impl From<Status> for Ended {
+    fn from(status: Status) -> Self {
+        Self::Refused(status)
+    }
+}
 
 /// After the drain deadline, for the last answers and the `closing` frame.
 pub const CLOSING_TIME: Duration = Duration::from_millis(400);

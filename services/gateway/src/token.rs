@@ -1,15 +1,18 @@
 //! Resume tokens: opaque to clients, readable by every gateway of the cluster.
 //!
 //! ```text
-//! version 1 │ kind 'P' or 'F' │ cluster id (16) │ for 'F': per partition
-//!           topic id (16) │ partition u32 │ next offset i64 │ last epoch i32, big-endian
+//! version 1 │ kind 'P', 'F' or 'S' │ cluster id (16)
+//!           for 'F': per partition
+//!             topic id (16) │ partition u32 │ next offset i64 │ last epoch i32, big-endian
+//!           for 'S': member id (16) │ the group's id
 //! ```
 //! A produce token says nothing but "everything accepted was answered"; a fetch
-//! token holds the positions.
+//! token holds the positions; those of a subscriber are stored with its group, so
+//! that its token says only who it is.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use talweg_kit::errors::{ErrorCode, Refusal};
-use talweg_types::{PartitionIndex, TopicId, TopicPartition, limits};
+use talweg_types::{MemberId, PartitionIndex, TopicId, TopicPartition, limits};
 
 const VERSION: u8 = 1;
 const HEAD_BYTES: usize = 2 + 16;
@@ -92,6 +95,34 @@ pub fn read_fetch(token: &Bytes, cluster_id: &[u8]) -> Result<Vec<Position>, Ref
     Ok(positions)
 }
 
+/// A token for a member of a group.
+pub fn subscribe(cluster_id: &[u8], member: MemberId, group: &str) -> Bytes {
+    let mut token = head(b'S', cluster_id);
+    token.put_slice(member.as_bytes());
+    token.put_slice(group.as_bytes());
+    token.freeze()
+}
+
+/// The member of a token of [`subscribe`]; `None` for an empty one.
+/// INVALID_RESUME_TOKEN for anything else, another group's too.
+pub fn read_subscribe(
+    token: &Bytes,
+    cluster_id: &[u8],
+    group: &str,
+) -> Result<Option<MemberId>, Refusal> {
+    if token.is_empty() {
+        return Ok(None);
+    }
+    let rest = token
+        .strip_prefix(&head(b'S', cluster_id)[..])
+        .ok_or_else(invalid)?;
+    let (member, of) = rest.split_at_checked(16).ok_or_else(invalid)?;
+    if of != group.as_bytes() {
+        return Err(invalid());
+    }
+    MemberId::from_slice(member).map(Some).ok_or_else(invalid)
+}
+
 fn invalid() -> Refusal {
     Refusal::new(
         ErrorCode::InvalidResumeToken,
@@ -102,6 +133,21 @@ fn invalid() -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_members_token_is_good_for_its_group_only() {
+        let member = MemberId::from_slice(&[9; 16]).expect("16 bytes");
+        let token = subscribe(&[1; 16], member, "g");
+        let read = |cluster: u8, group| read_subscribe(&token, &[cluster; 16], group);
+        assert_eq!(read(1, "g").expect("reads"), Some(member));
+        assert!(read(1, "h").is_err() && read(2, "g").is_err());
+        assert!(read_fetch(&token, &[1; 16]).is_err(), "another kind");
+        let none = read_subscribe(&Bytes::new(), &[1; 16], "g");
+        assert_eq!(none.expect("empty"), None);
+        for cut in 1..token.len() {
+            assert!(read_subscribe(&token.slice(..cut), &[1; 16], "g").is_err());
+        }
+    }
 
     #[test]
     fn tokens_come_back_as_they_went_and_nothing_else_passes() {

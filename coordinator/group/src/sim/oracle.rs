@@ -88,6 +88,7 @@ impl Oracle {
             Event::DeleteGroup => self.committed.clear(),
             Event::Join(_)
             | Event::Heartbeat(_)
+            | Event::LinkBroken(_)
             | Event::StreamBroken { .. }
             | Event::Leave(_)
             | Event::Overran { .. }

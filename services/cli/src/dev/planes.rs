@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 use talweg_controller::{ControllerConfig, ControllerHandle, OffsetsTopicConfig};
+use talweg_coordinator::CoordinatorConfig;
 use talweg_gateway::{GatewayConfig, GatewayHandle};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_storage::StorageConfig;
@@ -19,6 +20,7 @@ const START: Duration = Duration::from_secs(60);
 /// For clients to go when the process stops; storage needs up to 2.5 s after its own.
 const GATEWAY_DRAIN: Duration = Duration::from_millis(1_500);
 const STORAGE_DRAIN: Duration = Duration::from_millis(300);
+const COORDINATOR_DRAIN: Duration = Duration::from_millis(100);
 const CONTROLLER_DRAIN: Duration = Duration::from_millis(100);
 /// Shards of consumer groups.
 const DEV_SHARDS: u32 = 12;
@@ -30,6 +32,7 @@ const INDEX_BUFFER_BYTES: u64 = 8 << 20;
 pub struct Planes {
     controller: ControllerHandle,
     storage: talweg_storage::Handle,
+    coordinator: talweg_coordinator::Handle,
     gateway: GatewayHandle,
 }
 
@@ -50,13 +53,23 @@ impl Planes {
                 return Err(failure);
             }
         };
+        let coordinator = match start_coordinator(args, controllers.clone()).await {
+            Ok(coordinator) => coordinator,
+            Err(failure) => {
+                storage.stop(Duration::ZERO).await;
+                controller.stop(CONTROLLER_DRAIN).await;
+                return Err(failure);
+            }
+        };
         match start_gateway(args, controllers).await {
             Ok(gateway) => Ok(Self {
                 controller,
                 storage,
+                coordinator,
                 gateway,
             }),
             Err(failure) => {
+                coordinator.stop(Duration::ZERO).await;
                 storage.stop(Duration::ZERO).await;
                 controller.stop(CONTROLLER_DRAIN).await;
                 Err(failure)
@@ -92,9 +105,10 @@ impl Planes {
         }
     }
 
-    /// Clients first, while storage still answers; then storage, then the controller.
+    /// Clients first, while the others still answer; then from the coordinator to the controller.
     pub async fn stop(self) {
         self.gateway.stop(GATEWAY_DRAIN).await;
+        self.coordinator.stop(COORDINATOR_DRAIN).await;
         self.storage.stop(STORAGE_DRAIN).await;
         self.controller.stop(CONTROLLER_DRAIN).await;
     }
@@ -146,6 +160,29 @@ async fn start_storage(
         Ok(()) => Ok(storage),
         Err(failure) => {
             storage.stop(Duration::ZERO).await;
+            Err(failure)
+        }
+    }
+}
+
+async fn start_coordinator(
+    args: &DevArgs,
+    controllers: Vec<String>,
+) -> Result<talweg_coordinator::Handle, Failure> {
+    let config = CoordinatorConfig {
+        controllers,
+        grpc: LOOPBACK.into(),
+        http: LOOPBACK.into(),
+        data_dir: args.data_dir.join("coordinator"),
+        ..CoordinatorConfig::default()
+    };
+    let coordinator = talweg_coordinator::start(config)
+        .await
+        .map_err(|error| cannot_start("coordinator", &error))?;
+    match in_time("coordinator", coordinator.wait_ready()).await {
+        Ok(()) => Ok(coordinator),
+        Err(failure) => {
+            coordinator.stop(Duration::ZERO).await;
             Err(failure)
         }
     }

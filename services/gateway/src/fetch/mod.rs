@@ -3,11 +3,13 @@
 //! One stream to each leader that serves some of the client's partitions, in
 //! batch form; credit goes through: what may be on its way here is what the
 //! client has left, or one largest batch a leader. [`outgoing`] cuts what has
-//! come into the client's frames (pure), [`thin`] unpacks batches.
+//! come into the client's frames (pure), [`thin`] unpacks batches, [`reading`] is
+//! what Subscribe streams have in common with these.
 
 mod open;
-mod outgoing;
-mod readers;
+pub mod outgoing;
+pub mod readers;
+pub mod reading;
 mod stream;
 mod thin;
 mod updates;

@@ -6,35 +6,30 @@
 //! client hears of it only after `leader_patience_ms`.
 
 mod client;
-mod data;
 
 use super::{
     open::{self, Opening},
-    outgoing::{self, Frame as DataFrame, Next, Outgoing, Payload},
-    readers::Readers,
-    thin,
+    reading::{Due, Heard, Reading, ReadingConfig, Sent},
     updates::{Asked, Pending, Updates},
 };
 use crate::{
     node::{Drain, Node},
-    streams::{OPEN_TIMEOUT, begun, forced, ms_until, violation},
+    streams::{Ended, OPEN_TIMEOUT, begun, forced, ms_until, violation},
     token,
 };
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use std::{sync::Arc, time::Duration};
-use talweg_batch::{BatchError, BatchHeader};
-use talweg_client::fetch::{FetchCoreConfig, FetchEvent, FetchUpstream, StartAt};
+use talweg_client::fetch::StartAt;
 use talweg_kit::{
-    data_stream::{Closed, FrameReceiver, FrameSender},
+    data_stream::{FrameReceiver, FrameSender},
     errors::{ErrorCode, Refusal},
     fetch_credit::FetchCredit,
 };
 use talweg_proto::v1::{
-    self, FetchPartition, FetchRequest, FetchResponse, FetchUpdate, FetchedRecord, Form,
-    fetch_request, fetch_response::Frame,
+    self, FetchPartition, FetchRequest, FetchResponse, FetchUpdate, fetch_request,
+    fetch_response::Frame,
 };
-use talweg_types::{PartitionIndex, TopicId, TopicPartition, limits};
+use talweg_types::TopicPartition;
 use tokio::{sync::watch, time::Instant};
 use tonic::Status;
 
@@ -42,62 +37,17 @@ use tonic::Status;
 const ANSWER_WAIT_MS: u64 = 2_000;
 /// Updates that may wait for leaders at a time.
 const UPDATES_MAX: usize = 16;
-/// Positions in one frame; keeps it below the message limit.
-const POSITIONS_A_FRAME: usize = 2_000;
-/// A position that moved without data is told after this.
-const POSITIONS_PAUSE: Duration = Duration::from_millis(100);
-/// Larger batches, and compressed ones above the second, are unpacked on a worker.
-const INLINE_BYTES: usize = 256 * 1024;
-const INLINE_COMPRESSED_BYTES: usize = 8 * 1024;
-
-/// Why a stream ended before its client ended it.
-enum Ended {
-    /// The client has gone.
-    Gone,
-    Refused(Status),
-}
-
-impl From<Closed> for Ended {
-    fn from(_: Closed) -> Self {
-        Self::Gone
-    }
-}
-
-impl From<Refusal> for Ended {
-    fn from(refusal: Refusal) -> Self {
-        Self::Refused(refusal.into())
-    }
-}
-
-impl From<Status> for Ended {
-    fn from(status: Status) -> Self {
-        Self::Refused(status)
-    }
-}
-
-/// A batch that is being unpacked on a worker.
-struct Unpacking {
-    partition: TopicPartition,
-    due: i64,
-    work: BoxFuture<'static, Result<Vec<FetchedRecord>, BatchError>>,
-}
 
 pub struct FetchStream {
     node: Arc<Node>,
     requests: FrameReceiver<FetchRequest>,
     responses: FrameSender<FetchResponse>,
-    opening: Opening,
-    credit: FetchCredit,
-    readers: Readers,
+    reading: Reading,
     updates: Updates,
-    outgoing: Outgoing,
-    unpacking: Option<Unpacking>,
-    upstream: FetchUpstream,
     half_closed: bool,
     drain: Option<Drain>,
     stops: watch::Receiver<Option<Drain>>,
     next_heartbeat: Instant,
-    next_positions: Option<Instant>,
 }
 
 impl FetchStream {
@@ -117,29 +67,20 @@ impl FetchStream {
         };
         let opening = Opening::check(&open)?;
         // The credit's sign and size first; what it must hold is known with the topics.
-        FetchCredit::open(open.credit.as_ref(), 0)?;
-        let core = FetchCoreConfig {
-            client_id: opening.client_id.clone(),
-            form: Form::Batches,
+        let credit = FetchCredit::open(open.credit.as_ref(), 0)?;
+        let config = ReadingConfig {
+            client_id: opening.client_id,
+            thin: opening.thin,
             isolation: opening.isolation,
-            rack: opening.rack.clone(),
-            patience_ms: node.config.leader_patience_ms,
-            leaders_may_lag: true,
+            rack: opening.rack,
         };
-        let upstream = FetchUpstream::new(Arc::new(node.view.clone()), node.pool.clone(), core);
         let mut stream = Self {
             stops: node.watch_drain(),
             next_heartbeat: Instant::now() + node.heartbeat_wait(),
-            next_positions: None,
             drain: None,
             half_closed: false,
-            opening,
-            credit: FetchCredit::open(open.credit.as_ref(), 0)?,
-            readers: Readers::default(),
+            reading: Reading::new(Arc::clone(&node), config, credit),
             updates: Updates::default(),
-            outgoing: Outgoing::default(),
-            unpacking: None,
-            upstream,
             node,
             requests,
             responses,
@@ -176,7 +117,7 @@ impl FetchStream {
             }
             self.start(request, false, &mut pending);
         }
-        self.credit = FetchCredit::open(open.credit.as_ref(), largest)?;
+        self.reading.credit = FetchCredit::open(open.credit.as_ref(), largest)?;
         self.updates.push(pending);
         Ok(())
     }
@@ -211,18 +152,17 @@ impl FetchStream {
                     }))
                     .await;
             }
-            self.set_target();
-            let reading = !self.half_closed && self.updates.len() < UPDATES_MAX;
+            self.reading.set_target(self.drain.is_none());
+            let listening = !self.half_closed && self.updates.len() < UPDATES_MAX;
             let timer = self.next_timer();
             tokio::select! {
                 biased;
                 drain = begun(&mut self.stops), if self.drain.is_none() => self.on_drain(drain).await?,
-                frame = self.requests.next(), if reading => match frame {
+                frame = self.requests.next(), if listening => match frame {
                     Some(frame) => self.on_frame(frame?).await?,
                     None => self.half_closed = true,
                 },
-                unpacked = wait_for(&mut self.unpacking) => self.on_unpacked(unpacked),
-                events = self.upstream.next() => self.on_events(events).await?,
+                heard = self.reading.wait() => self.on_heard(heard).await?,
                 () = tokio::time::sleep_until(timer) => self.on_timer().await?,
             }
         }
@@ -236,29 +176,19 @@ impl FetchStream {
         {
             return Some("this gateway is stopping");
         }
-        let starved = self.credit.room().is_none() && !self.credit.allows_any();
-        let stuck = !self.outgoing.is_empty() && self.unpacking.is_none();
-        let nothing = self.readers.is_empty() && self.outgoing.is_empty();
+        let credit = &self.reading.credit;
+        let starved = credit.room().is_none() && !credit.allows_any();
+        let (stuck, nothing) = (self.reading.is_stuck(), self.reading.is_empty());
         let idle = self.updates.len() == 0;
         (self.half_closed && idle && (nothing || starved || stuck))
             .then_some("nothing can follow: the client granted no more")
-    }
-
-    /// What may be on its way here: what the client has left and we do not hold.
-    fn set_target(&mut self) {
-        let left = self.credit.left();
-        let target = match self.drain.is_some() || left.records <= 0 {
-            true => 0,
-            false => left.bytes - self.outgoing.bytes(),
-        };
-        self.upstream.set_target(target);
     }
 
     fn next_timer(&self) -> Instant {
         let updates = self.updates.next_time().map(|ms| self.node.clock.at(ms));
         let drain = self.drain.map(|drain| drain.deadline);
         // Nothing goes out before the answer to `open`.
-        let telling = [Some(self.next_heartbeat), self.next_positions];
+        let telling = [Some(self.next_heartbeat), self.reading.positions_due()];
         let telling = telling
             .into_iter()
             .flatten()
@@ -276,7 +206,8 @@ impl FetchStream {
         let now = Instant::now();
         let opening = self.updates.is_opening();
         if !opening
-            && (now >= self.next_heartbeat || self.next_positions.is_some_and(|at| now >= at))
+            && (now >= self.next_heartbeat
+                || self.reading.positions_due().is_some_and(|at| now >= at))
         {
             self.send_positions().await?;
         }
@@ -284,17 +215,10 @@ impl FetchStream {
     }
 
     async fn send_positions(&mut self) -> Result<(), Ended> {
-        self.next_positions = None;
         loop {
-            let positions = self.readers.take_changed(POSITIONS_A_FRAME);
-            let full = positions.len() == POSITIONS_A_FRAME;
-            let credit_left = Some(self.credit.left());
-            self.send(Frame::Positions(v1::FetchPositions {
-                positions,
-                credit_left,
-            }))
-            .await?;
-            if !full {
+            let (positions, more) = self.reading.take_positions();
+            self.send(Frame::Positions(positions)).await?;
+            if !more {
                 return Ok(());
             }
         }
@@ -302,58 +226,40 @@ impl FetchStream {
 
     // The leaders
 
-    async fn on_events(&mut self, events: Vec<FetchEvent>) -> Result<(), Ended> {
-        for event in events {
-            match event {
-                FetchEvent::Started(leader) => self.on_position(&leader, true),
-                FetchEvent::Position(leader) => self.on_position(&leader, false),
-                FetchEvent::Data(data) => {
-                    if let Some(reader) = self.readers.get_mut(data.partition) {
-                        reader.held += 1;
-                        self.outgoing.push(data, self.opening.thin);
+    async fn on_heard(&mut self, heard: Vec<Heard>) -> Result<(), Ended> {
+        for heard in heard {
+            match heard {
+                Heard::Started(partition, position) => {
+                    if self.updates.on_started(partition, &position) {
+                        self.reading.told(partition);
                     }
+                    self.reading.tell_later(partition);
                 }
-                FetchEvent::Stopped { partition, refusal } => {
-                    if self
-                        .readers
-                        .get(partition)
-                        .is_some_and(|reader| reader.held > 0)
-                    {
-                        self.outgoing.push_stop(partition, refusal);
-                    } else {
-                        self.stop(partition, &refusal).await?;
-                    }
-                }
+                Heard::Stopped(partition, refusal) => self.stop(partition, &refusal).await?,
             }
         }
         Ok(())
     }
 
-    fn on_position(&mut self, leader: &v1::PartitionPosition, started: bool) {
-        let Some(topic_id) = TopicId::from_slice(&leader.topic_id) else {
-            return;
-        };
-        let partition = TopicPartition {
-            topic_id,
-            partition: PartitionIndex(leader.partition),
-        };
-        let Some(position) = self.readers.on_position(partition, leader) else {
-            return;
-        };
-        let told = started && self.updates.on_started(partition, &position);
-        if let Some(reader) = self.readers.get_mut(partition) {
-            reader.changed &= !told;
-            if reader.changed {
-                self.next_positions
-                    .get_or_insert_with(|| Instant::now() + POSITIONS_PAUSE);
+    /// Sends what the client's credit allows.
+    async fn send_data(&mut self) -> Result<(), Ended> {
+        while self.drain.is_none() && !self.updates.is_opening() {
+            match self.reading.next_due() {
+                None => return Ok(()),
+                Some(Due::Stopped(partition, refusal)) => self.stop(partition, &refusal).await?,
+                Some(Due::Frame(frame)) => match self.reading.send(frame) {
+                    Some(Sent::Records(records)) => self.send(Frame::Records(records)).await?,
+                    Some(Sent::Batches(batches)) => self.send(Frame::Batches(batches)).await?,
+                    None => {}
+                },
             }
         }
+        Ok(())
     }
 
     /// The partition ends here; the others go on.
     async fn stop(&mut self, partition: TopicPartition, refusal: &Refusal) -> Result<(), Ended> {
-        self.upstream.remove(partition);
-        let Some(error) = self.readers.stop(partition, refusal) else {
+        let Some(error) = self.reading.stop(partition, refusal) else {
             return Ok(());
         };
         if !self.updates.on_stopped(partition, &error) {
@@ -368,18 +274,5 @@ impl FetchStream {
             .await?;
         self.next_heartbeat = Instant::now() + self.node.heartbeat_wait();
         Ok(())
-    }
-}
-
-/// The batch that is being unpacked, if there is one; else never.
-async fn wait_for(
-    unpacking: &mut Option<Unpacking>,
-) -> (TopicPartition, i64, Result<Vec<FetchedRecord>, BatchError>) {
-    match unpacking {
-        Some(it) => {
-            let result = it.work.as_mut().await;
-            (it.partition, it.due, result)
-        }
-        None => std::future::pending().await,
     }
 }

@@ -4,12 +4,14 @@
 
 mod body;
 mod fetch;
+mod groups;
 mod numbered;
 mod produce;
 mod record;
 mod reply;
 mod topics;
 
+use crate::node::Node;
 use axum::{
     Router,
     http::{Method, Uri, header},
@@ -17,6 +19,7 @@ use axum::{
     routing::{get, post},
 };
 use reply::Failure;
+use std::sync::Arc;
 use talweg_client::{
     BatchProducer, Client, ErrorCode, ProducerConfig, RecordProducer, Refusal, view::SharedView,
 };
@@ -34,6 +37,7 @@ const BODY_BYTES_MAX: usize = 20 * 1024 * 1024;
 pub struct HttpState {
     client: Client,
     view: SharedView,
+    node: Arc<Node>,
     records: [RecordProducer; 4],
     batches: [BatchProducer; 4],
 }
@@ -42,11 +46,11 @@ pub struct HttpState {
 const ACKS: [Option<Acks>; 4] = [None, Some(Acks::Zero), Some(Acks::One), Some(Acks::All)];
 
 impl HttpState {
-    /// `client` talks to this gateway's own gRPC address; `view` is the gateway's.
+    /// `client` talks to the own gRPC address of `node`.
     ///
     /// # Errors
     /// A producer could not be opened.
-    pub async fn new(client: Client, view: SharedView) -> Result<Self, Refusal> {
+    pub(crate) async fn new(client: Client, node: Arc<Node>) -> Result<Self, Refusal> {
         let config = |acks| ProducerConfig {
             acks,
             ..Default::default()
@@ -56,7 +60,8 @@ impl HttpState {
         let batches = [none.await?, zero.await?, one.await?, all.await?];
         Ok(Self {
             client,
-            view,
+            view: node.view.clone(),
+            node,
             records,
             batches,
         })
@@ -96,12 +101,12 @@ pub fn router(state: HttpState) -> Router {
             "/v1/topics/{topic}/partitions/{partition}/records",
             get(fetch::records),
         )
-        .route("/v1/topics/{topic}/consume", get(groups_later))
-        .route("/v1/topics/{topic}/commit", post(groups_later))
-        .route("/v1/topics/{topic}/seek", post(groups_later))
-        .route("/v1/groups/{group}/records", get(groups_later))
-        .route("/v1/groups/{group}/offsets", post(groups_later))
-        .route("/v1/groups/{group}/lag", get(groups_later))
+        .route("/v1/topics/{topic}/consume", get(groups::consume))
+        .route("/v1/topics/{topic}/commit", post(groups::commit_topic))
+        .route("/v1/topics/{topic}/seek", post(groups::seek))
+        .route("/v1/groups/{group}/records", get(groups::records))
+        .route("/v1/groups/{group}/offsets", post(groups::commit_group))
+        .route("/v1/groups/{group}/lag", get(groups::lag))
         .route("/openapi.json", get(openapi))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
@@ -110,10 +115,6 @@ pub fn router(state: HttpState) -> Router {
 
 async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], OPENAPI).into_response()
-}
-
-async fn groups_later() -> Failure {
-    Refusal::not_built("consumer groups are not built in this version").into()
 }
 
 async fn unknown_path(uri: Uri) -> Failure {

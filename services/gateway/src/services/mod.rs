@@ -1,6 +1,8 @@
 //! The unary services and the metadata watch.
 
 mod cluster;
+mod groups;
+mod lag;
 mod offsets;
 mod producers;
 mod replicas;
@@ -8,7 +10,9 @@ mod topics;
 mod unstable;
 
 pub use cluster::Cluster;
+pub use groups::Groups;
+pub use lag::lag;
 pub use offsets::Offsets;
 pub use producers::Producers;
 pub use topics::Topics;
-pub use unstable::{Groups, Subscribe, Transactions};
+pub use unstable::Transactions;

@@ -1,6 +1,7 @@
 //! Offsets and deletion of records: fanned out to the leaders, one answer a
 //! partition, in the order of the request.
 
+use super::{groups, lag};
 use crate::node::Node;
 use futures::stream::BoxStream;
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
@@ -289,13 +290,6 @@ impl Offsets {
     }
 }
 
-fn not_built() -> Status {
-    Refusal::not_built(
-        "Consumer groups, their offsets and their lag are not built in this version.",
-    )
-    .into()
-}
-
 #[tonic::async_trait]
 impl OffsetService for Offsets {
     /// LIMIT_EXCEEDED; errors of partitions are in their answers.
@@ -316,47 +310,56 @@ impl OffsetService for Offsets {
         Ok(Response::new(v1::DeleteRecordsResponse { answers }))
     }
 
+    /// Of groups: as the coordinator answers.
     async fn commit_offsets(
         &self,
-        _: Request<v1::CommitOffsetsRequest>,
+        request: Request<v1::CommitOffsetsRequest>,
     ) -> Result<Response<v1::CommitOffsetsResponse>, Status> {
-        Err(not_built())
+        let request = request.into_inner();
+        Ok(Response::new(groups::commit(&self.0, request).await?))
     }
 
     async fn fetch_offsets(
         &self,
-        _: Request<v1::FetchOffsetsRequest>,
+        request: Request<v1::FetchOffsetsRequest>,
     ) -> Result<Response<v1::FetchOffsetsResponse>, Status> {
-        Err(not_built())
+        let request = request.into_inner();
+        Ok(Response::new(groups::fetch(&self.0, request).await?))
     }
 
     async fn reset_offsets(
         &self,
-        _: Request<v1::ResetOffsetsRequest>,
+        request: Request<v1::ResetOffsetsRequest>,
     ) -> Result<Response<v1::ResetOffsetsResponse>, Status> {
-        Err(not_built())
+        let request = request.into_inner();
+        Ok(Response::new(groups::reset(&self.0, request).await?))
     }
 
     async fn delete_offsets(
         &self,
-        _: Request<v1::DeleteOffsetsRequest>,
+        request: Request<v1::DeleteOffsetsRequest>,
     ) -> Result<Response<v1::DeleteOffsetsResponse>, Status> {
-        Err(not_built())
+        let request = request.into_inner();
+        Ok(Response::new(groups::forget(&self.0, request).await?))
     }
 
     async fn get_lag(
         &self,
-        _: Request<v1::GetLagRequest>,
+        request: Request<v1::GetLagRequest>,
     ) -> Result<Response<v1::GetLagResponse>, Status> {
-        Err(not_built())
+        let request = request.into_inner();
+        Ok(Response::new(lag::lag(&self.0, request).await?))
     }
 
     type WatchLagStream = BoxStream<'static, Result<v1::WatchLagResponse, Status>>;
 
+    /// INVALID_ARGUMENT for a pause that is too short; then GetLag's answers.
     async fn watch_lag(
         &self,
-        _: Request<v1::WatchLagRequest>,
+        request: Request<v1::WatchLagRequest>,
     ) -> Result<Response<Self::WatchLagStream>, Status> {
-        Err(not_built())
+        let permit = self.0.admit()?;
+        let answers = lag::watch(Arc::clone(&self.0), request.into_inner(), permit)?;
+        Ok(Response::new(answers))
     }
 }

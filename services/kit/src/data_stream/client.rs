@@ -2,6 +2,7 @@
 
 use super::{
     FetchMethod, FrameReceiver, FrameSender, ProduceMethod, QUEUE_FRAMES, StreamMethod,
+    SubscribeMethod,
     body::{FrameBody, Side},
     sender::Ending,
     wire,
@@ -35,6 +36,17 @@ pub fn open_fetch(
     FrameReceiver<v1::FetchResponse>,
 ) {
     open::<FetchMethod>(channel, metadata)
+}
+
+/// Opens a Subscribe stream; as [`open_produce`].
+pub fn open_subscribe(
+    channel: &Channel,
+    metadata: MetadataMap,
+) -> (
+    FrameSender<v1::SubscribeRequest>,
+    FrameReceiver<v1::SubscribeResponse>,
+) {
+    open::<SubscribeMethod>(channel, metadata)
 }
 
 /// Opens a stream of any method. Must be called inside a tokio runtime.

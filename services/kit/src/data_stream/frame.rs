@@ -18,7 +18,7 @@ use prost::{
 };
 use talweg_proto::{
     storage::v1::{ReplicateRequest, ReplicateResponse, replicate_response},
-    v1::{self, fetch_response, produce_request},
+    v1::{self, fetch_response, produce_request, subscribe_response},
 };
 
 /// Field number of the payload in every frame that carries one.
@@ -134,6 +134,44 @@ impl DataFrame for v1::FetchRequest {
 
     fn split(self, head: &mut BytesMut) -> Bytes {
         split_whole(&self, head)
+    }
+}
+
+impl DataFrame for v1::SubscribeRequest {
+    /// ack, commit, pause, resume, seek, revoked: positions.
+    const SHAPE: &'static [Shape] = &[
+        within(3, &[each(1)]),
+        within(4, &[each(2)]),
+        within(6, &[each(1)]),
+        within(7, &[each(1)]),
+        within(8, &[each(1)]),
+        within(9, &[each(1)]),
+    ];
+
+    fn split(self, head: &mut BytesMut) -> Bytes {
+        split_whole(&self, head)
+    }
+}
+
+impl DataFrame for v1::SubscribeResponse {
+    /// records: records: headers; assigned: partitions; revoking: partitions;
+    /// committed: offsets; positions: positions.
+    const SHAPE: &'static [Shape] = &[
+        within(2, &[within(3, &[each(5)])]),
+        within(4, &[each(2)]),
+        within(5, &[each(1)]),
+        within(6, &[each(2)]),
+        within(7, &[each(1)]),
+    ];
+
+    fn split(self, head: &mut BytesMut) -> Bytes {
+        match self.frame {
+            Some(subscribe_response::Frame::Batches(mut batches)) => {
+                let payload = std::mem::take(&mut batches.batches);
+                split_nested(3, &batches, payload, head)
+            }
+            _ => split_whole(&self, head),
+        }
     }
 }
 

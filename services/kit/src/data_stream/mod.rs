@@ -1,4 +1,4 @@
-//! The codec of the data streams (Produce, Fetch, Replicate): gRPC framing without
+//! The codec of the data streams (Produce, Fetch, Subscribe, Replicate): gRPC framing without
 //! tonic's copying codec.
 //!
 //! Sending, a frame's payload (`batches`) leaves as an HTTP/2 chunk of its own
@@ -30,13 +30,15 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use client::{open, open_fetch, open_produce};
+pub use client::{open, open_fetch, open_produce, open_subscribe};
 pub use decoder::FrameDecoder;
 pub use frame::{DataFrame, split_nested, split_whole};
 pub use guard::Shape;
 pub use receiver::FrameReceiver;
 pub use sender::{Closed, FrameSender, TrySendError};
-pub use server::{DataService, PeerInfo, StreamHandler, fetch_service, produce_service};
+pub use server::{
+    DataService, PeerInfo, StreamHandler, fetch_service, produce_service, subscribe_service,
+};
 pub use wire::parse_grpc_timeout;
 
 use talweg_proto::{storage, v1};
@@ -76,6 +78,17 @@ impl StreamMethod for FetchMethod {
     const PATH: &'static str = "/talweg.v1.FetchService/Fetch";
     type Request = v1::FetchRequest;
     type Response = v1::FetchResponse;
+}
+
+/// `talweg.v1.SubscribeService/Subscribe`.
+#[derive(Clone, Copy, Debug)]
+pub enum SubscribeMethod {}
+
+impl StreamMethod for SubscribeMethod {
+    const SERVICE: &'static str = "talweg.v1.SubscribeService";
+    const PATH: &'static str = "/talweg.v1.SubscribeService/Subscribe";
+    type Request = v1::SubscribeRequest;
+    type Response = v1::SubscribeResponse;
 }
 
 /// `talweg.storage.v1.ReplicationService/Replicate`.

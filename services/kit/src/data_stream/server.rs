@@ -2,6 +2,7 @@
 
 use super::{
     FetchMethod, FrameReceiver, FrameSender, ProduceMethod, QUEUE_FRAMES, StreamMethod,
+    SubscribeMethod,
     body::{FrameBody, Side},
     sender::Ending,
     wire,
@@ -72,6 +73,14 @@ where
 pub fn fetch_service<H>(handler: impl Into<Arc<H>>) -> DataService<FetchMethod, H>
 where
     H: StreamHandler<v1::FetchRequest, v1::FetchResponse>,
+{
+    DataService::new(handler)
+}
+
+/// The Subscribe service for tonic's `Routes::add_service`.
+pub fn subscribe_service<H>(handler: impl Into<Arc<H>>) -> DataService<SubscribeMethod, H>
+where
+    H: StreamHandler<v1::SubscribeRequest, v1::SubscribeResponse>,
 {
     DataService::new(handler)
 }

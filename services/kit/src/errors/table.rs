@@ -103,6 +103,7 @@ pub const fn row(code: ErrorCode) -> Row {
         | E::GroupNotEmpty
         | E::ShardFenced
         | E::BelowCommitted
+        | E::PartitionPaused
         | E::InvalidTransactionState
         | E::TransactionTimedOut
         | E::ClusterIdMismatch

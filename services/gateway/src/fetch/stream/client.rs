@@ -5,7 +5,7 @@ use super::*;
 impl FetchStream {
     pub(super) async fn on_frame(&mut self, request: FetchRequest) -> Result<(), Ended> {
         match request.frame {
-            Some(fetch_request::Frame::Credit(credit)) => Ok(self.credit.grant(credit)?),
+            Some(fetch_request::Frame::Credit(credit)) => Ok(self.reading.credit.grant(credit)?),
             Some(fetch_request::Frame::Update(update)) => {
                 self.on_update(update);
                 Ok(())
@@ -29,7 +29,7 @@ impl FetchStream {
 
     pub(super) fn on_update(&mut self, update: FetchUpdate) {
         for request in &update.remove {
-            if let Some(partition) = self.readers.named(request) {
+            if let Some(partition) = self.reading.readers.named(request) {
                 self.forget(partition);
             }
         }
@@ -48,42 +48,34 @@ impl FetchStream {
 
     /// Drops everything about a partition.
     pub(super) fn forget(&mut self, partition: TopicPartition) {
-        self.readers.remove(partition);
-        self.drop_held(partition);
         self.updates.forget(partition);
-        self.upstream.remove(partition);
-    }
-
-    pub(super) fn drop_held(&mut self, partition: TopicPartition) {
-        self.outgoing.forget(partition);
-        self.unpacking = self.unpacking.take().filter(|it| it.partition != partition);
+        self.reading.remove(partition);
     }
 
     /// Begins to read; `moves`: a seek, from wherever it stands.
     pub(super) fn start(&mut self, request: &FetchPartition, moves: bool, pending: &mut Pending) {
         let view = self.node.view.get();
+        let readers = &self.reading.readers;
         let admitted = open::interest(&view, request).and_then(|(reader, interest)| {
             let partition = interest.partition;
-            if !moves && self.readers.contains(partition) {
+            if !moves && readers.contains(partition) {
                 let message = format!(
                     "partition {} of {:?} is on this stream already",
                     partition.partition, reader.name
                 );
                 return Err(Refusal::new(ErrorCode::DuplicatePartition, message));
             }
-            let known = usize::from(self.readers.contains(partition));
-            open::check_count(self.readers.len() + 1 - known)?;
+            let known = usize::from(readers.contains(partition));
+            open::check_count(readers.len() + 1 - known)?;
             Ok((reader, interest))
         });
         match admitted {
             Err(refusal) => pending.errors.push(open::refused(request, &refusal)),
             Ok((reader, interest)) => {
                 let partition = interest.partition;
-                self.drop_held(partition);
                 self.updates.forget(partition);
-                self.readers.insert(partition, reader);
                 pending.wait_for(partition);
-                self.upstream.add(interest);
+                self.reading.start(reader, interest);
             }
         }
     }
@@ -132,13 +124,17 @@ impl FetchStream {
     pub(super) async fn on_drain(&mut self, drain: Drain) -> Result<(), Ended> {
         self.drain = Some(drain);
         // No data follows, so that the token stays true.
-        let positions = self.readers.iter().filter_map(|(partition, reader)| {
-            Some(token::Position {
-                partition: *partition,
-                next_offset: reader.position.as_ref()?.next_offset,
-                last_epoch: reader.last_epoch,
-            })
-        });
+        let positions = self
+            .reading
+            .readers
+            .iter()
+            .filter_map(|(partition, reader)| {
+                Some(token::Position {
+                    partition: *partition,
+                    next_offset: reader.position.as_ref()?.next_offset,
+                    last_epoch: reader.last_epoch,
+                })
+            });
         let resume_token = token::fetch(
             &self.node.view.get().cluster_id,
             &positions.collect::<Vec<_>>(),

@@ -1,0 +1,241 @@
+//! What is stored: explicit commits in order, acknowledgements as they add up.
+
+use super::{Answer, Asked, Core, Part, Request};
+use crate::groups::id_bytes;
+use std::collections::VecDeque;
+use talweg_kit::errors::{ErrorCode, Refusal};
+use talweg_proto::{
+    coordinator::v1::{CommitOffset, CommitResult},
+    v1::{self, subscribe_response::Frame},
+};
+use talweg_types::{TopicPartition, limits};
+
+/// After a failed try to store acknowledgements.
+const RETRY_MS: u64 = 500;
+
+/// An acknowledged offset on its way to be stored, and its generation.
+pub(super) type Stored = (TopicPartition, i64, u64);
+
+/// A commit of the client that is not answered yet.
+#[derive(Clone, Debug)]
+pub(super) struct Waiting {
+    pub id: u64,
+    pub items: Vec<Item>,
+}
+
+/// One offset of it.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub at: TopicPartition,
+    pub offset: i64,
+    pub metadata: String,
+    /// Of the partition when the client asked: a seek after it is none of its.
+    pub generation: u64,
+}
+
+/// Whether a commit may go now.
+enum Fate {
+    Ready,
+    /// A copy of a failed record below is under way.
+    Waits,
+    Refused(Refusal),
+}
+
+impl Core {
+    pub(super) fn is_storing(&self) -> bool {
+        matches!(self.asked, Some(Asked::Commit | Asked::Acks(_)))
+    }
+
+    /// The client's next commit, if nothing holds it back.
+    pub(super) fn take_commit(&mut self) -> Option<(Request, Asked)> {
+        loop {
+            let front = self.commits.front()?;
+            match self.fate(front) {
+                Fate::Waits => return None,
+                Fate::Ready => break,
+                Fate::Refused(refusal) => {
+                    let id = front.id;
+                    self.commits.pop_front();
+                    self.tell_committed(id, Vec::new(), Some(&refusal));
+                }
+            }
+        }
+        let items = &self.commits.front()?.items;
+        let part = |item: &Item| self.parts.get(&item.at);
+        let seek = items.iter().any(|item| {
+            part(item).is_some_and(|part| part.sought && part.generation == item.generation)
+        });
+        let offsets = items.iter().map(|item| {
+            let epoch = part(item).map_or(-1, |part| part.spans.epoch_before(item.offset));
+            commit_offset(item.at, item.offset, epoch, item.metadata.clone())
+        });
+        let offsets = offsets.collect();
+        Some((Request::Commit { seek, offsets }, Asked::Commit))
+    }
+
+    fn fate(&self, waiting: &Waiting) -> Fate {
+        for item in &waiting.items {
+            let Some(part) = self.parts.get(&item.at) else {
+                continue;
+            };
+            if let Some(stuck) = part.stuck_below(item.offset) {
+                let why = format!(
+                    "record {stuck} of partition {} failed and could not be copied; seek to it, or past it",
+                    item.at.partition
+                );
+                return Fate::Refused(Refusal::new(ErrorCode::PartitionPaused, why));
+            }
+            if part.storable(item.offset) < item.offset {
+                return Fate::Waits;
+            }
+        }
+        Fate::Ready
+    }
+
+    /// Everything acknowledged that is not stored.
+    pub(super) fn take_acks(&mut self) -> Option<(Request, Vec<Stored>)> {
+        if self.now < self.acks_after_ms {
+            return None;
+        }
+        let (mut acks, mut offsets, mut seek) = (Vec::new(), Vec::new(), false);
+        for (at, part) in &mut self.parts {
+            let Some(want) = &part.want else { continue };
+            if acks.len() == limits::COMMIT_OFFSETS_MAX {
+                break;
+            }
+            let epoch = part.spans.epoch_before(want.offset);
+            offsets.push(commit_offset(
+                *at,
+                want.offset,
+                epoch,
+                want.metadata.clone(),
+            ));
+            acks.push((*at, want.offset, part.generation));
+            seek |= part.sought;
+        }
+        (!acks.is_empty()).then_some((Request::Commit { seek, offsets }, acks))
+    }
+
+    /// When acknowledgements are to be tried again.
+    pub(super) fn acks_due(&self) -> Option<u64> {
+        let wanted = self.asked.is_none() && self.parts.values().any(|part| part.want.is_some());
+        (wanted && self.now < self.acks_after_ms).then_some(self.acks_after_ms)
+    }
+
+    pub(super) fn on_committed(&mut self, result: Result<Answer, Refusal>) {
+        let Some(waiting) = self.commits.pop_front() else {
+            return;
+        };
+        let results = match results(result, waiting.items.len()) {
+            Ok(results) => results,
+            Err(refusal) => return self.tell_committed(waiting.id, Vec::new(), Some(&refusal)),
+        };
+        let (mut stored, mut refused) = (Vec::new(), None);
+        for (item, result) in waiting.items.iter().zip(results) {
+            if let Some(error) = result.error {
+                refused.get_or_insert_with(|| Refusal::from_detail(error));
+                continue;
+            }
+            stored.push(v1::CommittedOffset {
+                topic: self.name(item.at).to_string(),
+                topic_id: id_bytes(item.at.topic_id),
+                partition: item.at.partition.0,
+                offset: item.offset,
+                leader_epoch: -1,
+                metadata: item.metadata.clone(),
+            });
+            if let Some(part) = self.parts.get_mut(&item.at) {
+                part.on_stored(item.offset, item.generation);
+            }
+        }
+        self.tell_committed(waiting.id, stored, refused.as_ref());
+    }
+
+    fn tell_committed(
+        &mut self,
+        commit_id: u64,
+        offsets: Vec<v1::CommittedOffset>,
+        refusal: Option<&Refusal>,
+    ) {
+        self.tell(Frame::Committed(v1::SubscribeCommitted {
+            commit_id,
+            offsets,
+            error: refusal.map(Refusal::detail),
+        }));
+    }
+
+    pub(super) fn on_acks_stored(&mut self, acks: &[Stored], result: Result<Answer, Refusal>) {
+        let Ok(results) = results(result, acks.len()) else {
+            self.acks_after_ms = self.now.saturating_add(RETRY_MS);
+            return;
+        };
+        for ((at, offset, generation), result) in acks.iter().zip(results) {
+            let Some(part) = self.parts.get_mut(at) else {
+                continue;
+            };
+            let Some(error) = result.error else {
+                part.on_stored(*offset, *generation);
+                continue;
+            };
+            let refusal = Refusal::from_detail(error);
+            if refusal.is_retriable() {
+                self.acks_after_ms = self.now.saturating_add(RETRY_MS);
+                continue;
+            }
+            part.want = None;
+            self.tell_refused(*at, &refusal);
+        }
+    }
+
+    /// The client's commits that may wait at a time.
+    pub(super) fn queue_commit(&mut self, waiting: Waiting) {
+        if self.commits.len() < limits::COMMITS_WAITING_MAX {
+            return self.commits.push_back(waiting);
+        }
+        let max = limits::COMMITS_WAITING_MAX;
+        let why = format!("{max} commits of this stream wait for their answers already");
+        let refusal = Refusal::new(ErrorCode::Throttled, why)
+            .with_limit("commits", max as u64, max as u64 + 1, "commits")
+            .retry_after(100);
+        self.tell_committed(waiting.id, Vec::new(), Some(&refusal));
+    }
+
+    /// Refuses a commit whole.
+    pub(super) fn refuse_commit(&mut self, commit_id: u64, refusal: &Refusal) {
+        self.tell_committed(commit_id, Vec::new(), Some(refusal));
+    }
+}
+
+impl Part {
+    fn on_stored(&mut self, offset: i64, generation: u64) {
+        self.committed = Some(offset);
+        self.sought &= generation != self.generation;
+        if self.want.as_ref().is_some_and(|want| want.offset == offset) {
+            self.want = None;
+        }
+    }
+}
+
+fn commit_offset(at: TopicPartition, offset: i64, epoch: i32, metadata: String) -> CommitOffset {
+    CommitOffset {
+        topic_id: id_bytes(at.topic_id),
+        partition: at.partition.0,
+        offset,
+        leader_epoch: epoch,
+        metadata,
+        delivered: true,
+    }
+}
+
+/// One result an offset.
+fn results(
+    result: Result<Answer, Refusal>,
+    count: usize,
+) -> Result<VecDeque<CommitResult>, Refusal> {
+    match result? {
+        Answer::Committed(results) if results.len() == count => Ok(results.into()),
+        Answer::Committed(_) | Answer::Done | Answer::View(_) => Err(Refusal::internal(
+            "the coordinator's answer does not fit the commit",
+        )),
+    }
+}

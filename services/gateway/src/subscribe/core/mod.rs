@@ -1,0 +1,446 @@
+//! One member on one stream: what it holds, what it was sent, what of that it
+//! passed, and what is stored. Pure: an event and the time go in, effects come out.
+//!
+//! Always true:
+//! - records of a partition go out in offset order, none twice within a
+//!   generation, none left out but what a `gap` frame names;
+//! - a stored offset is at most what was sent and what the member passed, and
+//!   never beyond a failed record whose copy is not acknowledged;
+//! - it goes back only after a seek;
+//! - a partition that is asked back gets no more records, and is given up when
+//!   the member has said so or has nothing of it in its hands;
+//! - at most one request to the coordinator is on its way at a time, in order.
+
+mod client;
+mod commits;
+mod failures;
+mod part;
+mod spans;
+#[cfg(test)]
+mod tests;
+mod timing;
+mod view;
+
+pub use failures::{Copy, Destination};
+pub use part::{Hold, Part};
+
+use commits::{Stored, Waiting};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use talweg_client::fetch::StartAt;
+use talweg_kit::errors::{ErrorCode, Refusal};
+use talweg_proto::{
+    coordinator::v1::{CommitOffset, CommitResult, DeliveryMode, MemberRemoved, MemberView},
+    v1::{self, subscribe_request::Frame as Ask, subscribe_response::Frame},
+};
+use talweg_types::TopicPartition;
+
+/// A topic that the coordinator knows and this process does not.
+const UNKNOWN_MS: u64 = 100;
+
+/// How a member consumes, for the life of its stream.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// Where to begin without a stored offset.
+    pub policy: v1::ResetPolicy,
+    pub commit_on_ack: bool,
+    pub session_ms: u64,
+    pub processing_ms: u64,
+    pub max_attempts: u32,
+    /// Back-off before each retry; not empty.
+    pub backoff_ms: Vec<u32>,
+    pub block: bool,
+    pub no_dead_letters: bool,
+}
+
+/// What happens.
+#[derive(Clone, Debug)]
+pub enum Event {
+    View(MemberView),
+    Removed(MemberRemoved),
+    /// The coordinator may not know that the stream lives.
+    Nudged,
+    /// Any frame but `open` and `credit`.
+    Client(Ask),
+    /// The client granted credit.
+    Credited,
+    /// A leader said where a partition begins.
+    Started {
+        at: TopicPartition,
+        next: i64,
+    },
+    /// Its position moved without records.
+    Advanced {
+        at: TopicPartition,
+        next: i64,
+    },
+    /// Records went to the client.
+    Sent {
+        at: TopicPartition,
+        from: i64,
+        to: i64,
+        epoch: i32,
+    },
+    /// The next record is held back, for this long.
+    NotDue {
+        at: TopicPartition,
+        next: i64,
+        wait_ms: u64,
+    },
+    /// This process has not heard of its topic yet.
+    Unknown {
+        at: TopicPartition,
+    },
+    /// Leaders serve it no more.
+    Stopped {
+        at: TopicPartition,
+        refusal: Refusal,
+    },
+    /// A copy is in its topic; `next` follows the record that was copied.
+    Copied {
+        copy: Copy,
+        result: Result<i64, Refusal>,
+    },
+    /// An answer to the request under way.
+    Answered(Result<Answer, Refusal>),
+    /// Time has passed.
+    Tick,
+}
+
+/// The coordinator's answers.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Done,
+    View(MemberView),
+    Committed(Vec<CommitResult>),
+}
+
+/// A request to the coordinator.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Request {
+    Heartbeat,
+    Leave,
+    Revoked(Vec<TopicPartition>),
+    Overran(Vec<TopicPartition>),
+    Commit {
+        seek: bool,
+        offsets: Vec<CommitOffset>,
+    },
+    /// Join again as the same member: its topics are others now.
+    Rejoin,
+}
+
+/// What is to be done, in order.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Begin to read, dropping what is held of the partition.
+    Read {
+        at: TopicPartition,
+        start: StartAt,
+        last_epoch: i32,
+        generation: u64,
+    },
+    Stop(TopicPartition),
+    Tell(Frame),
+    Request(Request),
+    Copy(Copy),
+    /// The stream ends: with an error frame if there is a refusal, then `closing`.
+    End {
+        refusal: Option<Refusal>,
+        reason: &'static str,
+    },
+}
+
+/// The request under way, as its answer is used.
+#[derive(Clone, PartialEq, Debug)]
+enum Asked {
+    Other(Request),
+    /// Of acknowledgements.
+    Acks(Vec<Stored>),
+    /// The first of `commits`.
+    Commit,
+}
+
+/// A member.
+pub struct Core {
+    config: CoreConfig,
+    names: Arc<dyn Fn(TopicPartition) -> Arc<str> + Send + Sync>,
+    epoch: i32,
+    /// Shard epoch and sequence of the newest view.
+    seen: (i32, u64),
+    parts: BTreeMap<TopicPartition, Part>,
+    /// Generations of partitions that were taken: a later one goes on from there.
+    generations: BTreeMap<TopicPartition, u64>,
+    asked: Option<Asked>,
+    queue: VecDeque<Request>,
+    commits: VecDeque<Waiting>,
+    /// Acknowledgements are not stored before this: the last try failed.
+    acks_after_ms: u64,
+    /// The client names what it passed; then each partition has its own time limit.
+    passes: bool,
+    /// When the client last said anything, and when the coordinator was last told.
+    heard_ms: u64,
+    told_ms: u64,
+    credited_ms: u64,
+    rejoining: bool,
+    leaving: bool,
+    /// When the member leaves, whatever waits for copies.
+    leave_by_ms: u64,
+    ended: bool,
+    now: u64,
+    effects: Vec<Effect>,
+}
+
+impl Core {
+    /// A member that has just joined; its first view follows as an event.
+    pub fn new(
+        config: CoreConfig,
+        names: Arc<dyn Fn(TopicPartition) -> Arc<str> + Send + Sync>,
+        now: u64,
+    ) -> Self {
+        Self {
+            config,
+            names,
+            epoch: 0,
+            seen: (0, 0),
+            parts: BTreeMap::new(),
+            generations: BTreeMap::new(),
+            asked: None,
+            queue: VecDeque::new(),
+            commits: VecDeque::new(),
+            acks_after_ms: 0,
+            passes: false,
+            heard_ms: now,
+            told_ms: now,
+            credited_ms: now,
+            rejoining: false,
+            leaving: false,
+            leave_by_ms: 0,
+            ended: false,
+            now,
+            effects: Vec::new(),
+        }
+    }
+
+    /// The member's epoch: requests carry it.
+    pub fn epoch(&self) -> i32 {
+        self.epoch
+    }
+
+    /// A partition in its hands.
+    pub fn part(&self, at: TopicPartition) -> Option<&Part> {
+        self.parts.get(&at)
+    }
+
+    /// Partitions with records that were sent and not passed.
+    pub fn in_flight(&self) -> Vec<TopicPartition> {
+        let flying = self.parts.iter().filter(|(_, part)| !part.spans.is_empty());
+        flying.map(|(at, _)| *at).collect()
+    }
+
+    /// Offsets that were passed and are still to be stored, for the stream's end.
+    pub fn unstored(&mut self) -> Option<Request> {
+        self.acks_after_ms = 0;
+        self.take_acks().map(|(request, _)| request)
+    }
+
+    /// Nothing is under way to the coordinator.
+    pub fn is_idle(&self) -> bool {
+        let wanted = self.parts.values().any(|part| part.want.is_some());
+        self.asked.is_none() && self.commits.is_empty() && self.queue.is_empty() && !wanted
+    }
+
+    /// The stream is over.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The group's other topics are to be joined.
+    pub fn rejoin(&mut self) {
+        if !self.rejoining && !self.leaving {
+            self.rejoining = true;
+            self.queue.push_back(Request::Rejoin);
+        }
+    }
+
+    /// One event; effects are to be done in order.
+    pub fn step(&mut self, now: u64, event: Event) -> Vec<Effect> {
+        self.now = self.now.max(now);
+        if self.ended {
+            return Vec::new();
+        }
+        match event {
+            Event::View(view) => self.on_view(&view),
+            Event::Removed(removed) => self.on_removed(&removed),
+            Event::Nudged => self.on_nudged(),
+            Event::Client(frame) => self.on_client(frame),
+            Event::Credited => {
+                self.heard_ms = self.now;
+                self.credited_ms = self.now;
+            }
+            Event::Started { at, next } => {
+                if let Some(part) = self.parts.get_mut(&at) {
+                    part.on_started(next);
+                }
+            }
+            Event::Advanced { at, next } => {
+                let commit = self.config.commit_on_ack;
+                if let Some(part) = self.parts.get_mut(&at).filter(|it| it.reading) {
+                    part.advance_to(next);
+                    if commit && part.committed.is_some() {
+                        part.want_done(String::new());
+                    }
+                }
+            }
+            Event::Sent {
+                at,
+                from,
+                to,
+                epoch,
+            } => self.on_sent(at, from, to, epoch),
+            Event::NotDue { at, next, wait_ms } => {
+                if let Some(part) = self.parts.get_mut(&at) {
+                    part.advance_to(next);
+                    part.hold = Some(Hold::Until(self.now.saturating_add(wait_ms)));
+                }
+            }
+            Event::Unknown { at } => {
+                if let Some(part) = self.parts.get_mut(&at) {
+                    part.reading = false;
+                    part.hold = Some(Hold::Until(self.now.saturating_add(UNKNOWN_MS)));
+                }
+            }
+            Event::Stopped { at, refusal } => self.on_stopped(at, refusal),
+            Event::Copied { copy, result } => self.on_copied(&copy, result),
+            Event::Answered(result) => self.on_answered(result),
+            Event::Tick => self.on_tick(),
+        }
+        self.settle();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// What follows from what is known now.
+    fn settle(&mut self) {
+        self.read_or_stop();
+        self.start_dead_letters();
+        self.confirm_revoked();
+        self.ask_next();
+    }
+
+    fn read_or_stop(&mut self) {
+        for (at, part) in &mut self.parts {
+            let should = part.may_read();
+            if should == part.reading {
+                continue;
+            }
+            part.reading = should;
+            self.effects.push(if should {
+                Effect::Read {
+                    at: *at,
+                    start: part.start,
+                    last_epoch: part.spans.epoch_before(i64::MAX),
+                    generation: part.generation,
+                }
+            } else {
+                Effect::Stop(*at)
+            });
+        }
+    }
+
+    fn on_sent(&mut self, at: TopicPartition, from: i64, to: i64, epoch: i32) {
+        let now = self.now;
+        let Some(part) = self.parts.get_mut(&at) else {
+            return;
+        };
+        part.on_sent(from, to, epoch, now);
+        part.pass_copied(now);
+        if part.mode == DeliveryMode::OneByOne && !part.spans.is_empty() {
+            part.hold = Some(Hold::Passed);
+        }
+    }
+
+    /// One request at a time, in order: what was asked first, then commits.
+    fn ask_next(&mut self) {
+        if self.asked.is_some() || self.ended {
+            return;
+        }
+        let next = self.take_commit().or_else(|| {
+            let acks = self.take_acks();
+            acks.map(|(request, acks)| (request, Asked::Acks(acks)))
+        });
+        let next = next.or_else(|| {
+            let waits = !self.commits.is_empty() && self.now < self.leave_by_ms;
+            if self.queue.front() == Some(&Request::Leave) && waits {
+                return None;
+            }
+            let request = self.queue.pop_front()?;
+            Some((request.clone(), Asked::Other(request)))
+        });
+        if let Some((request, asked)) = next {
+            self.asked = Some(asked);
+            self.told_ms = self.now;
+            self.effects.push(Effect::Request(request));
+        }
+    }
+
+    fn on_answered(&mut self, result: Result<Answer, Refusal>) {
+        let Some(asked) = self.asked.take() else {
+            return;
+        };
+        if let Err(refusal) = &result
+            && is_out(refusal)
+        {
+            return self.end(Some(refusal.clone()), "the group has no such member now");
+        }
+        match (asked, result) {
+            (Asked::Commit, result) => self.on_committed(result),
+            (Asked::Acks(acks), result) => self.on_acks_stored(&acks, result),
+            (Asked::Other(Request::Leave), _) => self.end(None, "the member left"),
+            (Asked::Other(Request::Rejoin), result) => {
+                if let Ok(Answer::View(view)) = result {
+                    self.on_view(&view);
+                } else {
+                    self.rejoining = false;
+                }
+            }
+            (Asked::Other(_), Ok(Answer::View(view))) => self.on_view(&view),
+            (Asked::Other(request), Err(refusal)) => self.on_not_told(request, &refusal),
+            (Asked::Other(_), Ok(_)) => {}
+        }
+    }
+
+    fn tell(&mut self, frame: Frame) {
+        self.effects.push(Effect::Tell(frame));
+    }
+
+    fn tell_refused(&mut self, at: TopicPartition, refusal: &Refusal) {
+        let generation = self.parts.get(&at).map_or(0, |part| part.generation);
+        let error = v1::FetchPartitionError {
+            topic: self.name(at).to_string(),
+            topic_id: crate::groups::id_bytes(at.topic_id),
+            partition: at.partition.0,
+            generation,
+            error: Some(refusal.detail()),
+        };
+        self.tell(Frame::PartitionError(error));
+    }
+
+    fn name(&self, at: TopicPartition) -> Arc<str> {
+        match self.parts.get(&at) {
+            Some(part) if !part.topic.is_empty() => Arc::clone(&part.topic),
+            Some(_) | None => (self.names)(at),
+        }
+    }
+
+    fn end(&mut self, refusal: Option<Refusal>, reason: &'static str) {
+        if !self.ended {
+            self.ended = true;
+            self.effects.push(Effect::End { refusal, reason });
+        }
+    }
+}
+
+/// The member's life is over.
+fn is_out(refusal: &Refusal) -> bool {
+    matches!(refusal.code, ErrorCode::Fenced | ErrorCode::UnknownMember)
+}
