@@ -30,9 +30,8 @@ struct Owned {
     /// The next offset to print.
     next: i64,
     committed: i64,
-    leader_epoch: i32,
-    /// The end that it had when it was given.
-    end: i64,
+    /// The end that it had at the first position that was told.
+    end: Option<i64>,
 }
 
 struct Member {
@@ -41,7 +40,7 @@ struct Member {
     json: bool,
     subscriber: Subscriber,
     owned: BTreeMap<Place, Owned>,
-    /// Something was assigned, if only nothing.
+    /// Something was assigned.
     assigned: bool,
     left: Option<u64>,
     /// The last commit that was not answered yet.
@@ -103,7 +102,7 @@ pub async fn run(globals: &Globals, args: ConsumeArgs, group: String) -> Result<
 
 impl Member {
     fn is_over(&self) -> bool {
-        let at_end = |owned: &Owned| owned.next >= owned.end;
+        let at_end = |owned: &Owned| owned.end.is_some_and(|end| owned.next >= end);
         self.left == Some(0)
             || self.args.until_end && self.assigned && self.owned.values().all(at_end)
     }
@@ -168,11 +167,11 @@ impl Member {
     }
 
     fn on_assigned(&mut self, position: &v1::PartitionPosition) {
+        // -1: by the reset policy; a position follows.
         let owned = Owned {
             next: position.next_offset,
             committed: position.next_offset,
-            leader_epoch: position.leader_epoch,
-            end: position.high_watermark,
+            end: None,
         };
         let place = (position.topic_id.clone(), position.partition);
         self.owned.insert(place, owned);
@@ -181,6 +180,10 @@ impl Member {
     fn on_position(&mut self, position: &v1::PartitionPosition) {
         let place = (position.topic_id.clone(), position.partition);
         if let Some(owned) = self.owned.get_mut(&place) {
+            if owned.next < 0 {
+                owned.committed = position.next_offset;
+            }
+            owned.end.get_or_insert(position.high_watermark);
             owned.next = owned.next.max(position.next_offset);
         }
     }
@@ -190,17 +193,18 @@ impl Member {
         let place = (position.topic_id.clone(), position.partition);
         let bytes: usize = frame.records.iter().map(fetched_record_bytes).sum();
         let count = frame.records.len();
-        let mut line = Vec::new();
+        let (mut line, mut whole) = (Vec::new(), true);
         for record in frame.records {
             let Some(owned) = self.owned.get_mut(&place) else {
                 break;
             };
-            if self.left == Some(0) || self.args.until_end && record.offset >= owned.end {
+            let end = *owned.end.get_or_insert(position.high_watermark);
+            if self.left == Some(0) || self.args.until_end && record.offset >= end {
+                whole = false;
                 break;
             }
             self.left = self.left.map(|left| left - 1);
             owned.next = record.offset.saturating_add(1);
-            owned.leader_epoch = record.leader_epoch;
             self.format.write(position.partition, &record, &mut line);
             if self.mode == CommitMode::Each {
                 out::write(&line)?;
@@ -209,7 +213,8 @@ impl Member {
             }
         }
         out::write(&line)?;
-        if self.left != Some(0) {
+        // What was not printed is not passed.
+        if whole {
             self.on_position(&position);
         }
         if self.mode == CommitMode::Batch {
