@@ -29,6 +29,8 @@ pub struct EndTransactionMarker {
 /// Why a control record is none that we know.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ControlError {
+    #[error("the record of a control batch cannot be read")]
+    Unreadable,
     #[error("the key of a control record must have 4 bytes or more")]
     Key,
     #[error("control record of kind {0} is not an end-of-transaction marker")]
@@ -67,7 +69,7 @@ impl EndTransactionMarker {
     }
 }
 
-fn take_i16(rest: &mut &[u8]) -> Option<i16> {
+pub(crate) fn take_i16(rest: &mut &[u8]) -> Option<i16> {
     let (field, after) = rest.split_first_chunk::<2>()?;
     *rest = after;
     Some(i16::from_be_bytes(*field))

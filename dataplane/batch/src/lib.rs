@@ -14,6 +14,7 @@ mod check;
 mod codec;
 mod control;
 mod error;
+mod fence;
 mod header;
 mod partition;
 mod record;
@@ -24,6 +25,7 @@ pub use check::{CheckedBatch, ValidationLimits, check_client_batch};
 pub use codec::Encoders;
 pub use control::{ControlError, EndTransactionMarker, MarkerKind, control_batch};
 pub use error::{BatchError, BatchErrorKind, RecordFault};
+pub use fence::{fence_batch, read_fence};
 pub use header::{
     BatchHeader, HEADER_BYTES, STAMP_BYTES, SplitBatches, split_batches, stamp_prefix, verify_crc,
 };

@@ -9,6 +9,7 @@ use crate::{
     active::{ActiveSegment, Written},
     error::{AppendError, is_full},
     fault::{Fault, planted},
+    fence::{Claim, Unfence},
     idempotency::{KeyVerdict, Remembered},
     names,
     partition::PartitionLog,
@@ -45,6 +46,7 @@ pub struct Appended {
 pub(crate) struct Group {
     pub staged: Vec<Staged>,
     pub undo: Vec<(ProducerId, Option<Session>)>,
+    pub unfence: Option<Unfence>,
     start: Offset,
     pub next: Offset,
     pub bytes: u64,
@@ -61,6 +63,7 @@ impl Group {
         Self {
             staged: Vec::new(),
             undo: Vec::new(),
+            unfence: None,
             start,
             next: start,
             bytes: 0,
@@ -96,6 +99,15 @@ impl PartitionLog {
         batches: &[CheckedBatch],
         now: TimestampMs,
     ) -> Vec<Result<Appended, AppendError>> {
+        self.append_as(batches, Claim::Nobody, now)
+    }
+
+    pub(crate) fn append_as(
+        &mut self,
+        batches: &[CheckedBatch],
+        claim: Claim,
+        now: TimestampMs,
+    ) -> Vec<Result<Appended, AppendError>> {
         if let Some(error) = self.refusal() {
             return batches.iter().map(|_| Err(error.clone())).collect();
         }
@@ -104,7 +116,7 @@ impl PartitionLog {
         // Results from here on depend on the group's write.
         let mut group_from = 0;
         for batch in batches {
-            match self.judge(batch, now) {
+            match self.judge(batch, claim, now) {
                 Ok(Some(repeat)) => results.push(Ok(repeat)),
                 Err(error) => results.push(Err(error)),
                 Ok(None) => {
@@ -147,8 +159,10 @@ impl PartitionLog {
     fn judge(
         &self,
         batch: &CheckedBatch,
+        claim: Claim,
         now: TimestampMs,
     ) -> Result<Option<Appended>, AppendError> {
+        self.check_claim(claim)?;
         let total = batch.bytes.len();
         if total != batch.header.total_bytes() || batch.header.last_offset_delta < 0 {
             return Err(AppendError::Invalid("header does not fit the batch"));
@@ -205,6 +219,7 @@ impl PartitionLog {
                 .push((header.producer_id, self.sessions.get(header.producer_id)));
             self.sessions.apply(&header, now);
         }
+        self.stage_fence(&header, &batch.bytes, group);
         let keys = batch
             .idempotency_keys
             .iter()
@@ -239,10 +254,8 @@ impl PartitionLog {
                 Ok(())
             }
             Err(error) => {
-                for (producer, session) in done.undo.into_iter().rev() {
-                    self.sessions.restore(producer, session);
-                }
                 self.keys.take_back(done.start);
+                self.take_back(done);
                 Err(self.write_failed(&error))
             }
         }

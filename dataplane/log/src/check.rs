@@ -30,6 +30,7 @@ impl PartitionLog {
         if self.shared.index_valid_to() > bounds.log_end {
             return Err("the index is ahead of the log".into());
         }
+        self.check_fence()?;
         self.sessions.check_below(bounds.log_end)
     }
 

@@ -4,7 +4,7 @@
 
 use crate::sidecar::SidecarError;
 use std::{io, sync::Arc};
-use talweg_types::{LeaderEpoch, LogBounds, Offset, ProducerEpoch, Sequence};
+use talweg_types::{LeaderEpoch, LogBounds, Offset, ProducerEpoch, Sequence, ShardEpoch};
 use thiserror::Error;
 
 /// Why a log folder cannot be used.
@@ -69,6 +69,18 @@ pub enum AppendError {
     /// A newer life of the producer writes. Final.
     #[error("fenced by producer epoch {}", current.0)]
     Fenced { current: ProducerEpoch },
+    /// A newer coordinator has taken the shard. Final; shard epoch 0 is "none named".
+    #[error("shard epoch {asked} is fenced by {current}")]
+    ShardFenced {
+        asked: ShardEpoch,
+        current: ShardEpoch,
+    },
+    /// The log has no fence of this shard epoch yet; it comes first.
+    #[error("no fence of shard epoch {asked} is in the log, the newest is {current}")]
+    FenceMissing {
+        asked: ShardEpoch,
+        current: ShardEpoch,
+    },
     /// Works again when space returns.
     #[error("disk is full")]
     DiskFull,

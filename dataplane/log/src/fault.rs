@@ -22,6 +22,10 @@ pub enum Fault {
     TailNotChecked,
     /// Producer sessions are those of the file, without what came since.
     SessionsNotReplayed,
+    /// An append is not compared with the newest fence.
+    FenceNotChecked,
+    /// The fence is that of the file, without what came since.
+    FenceNotReplayed,
 }
 
 talweg_types::planting!(Fault where feature = "planted-faults");

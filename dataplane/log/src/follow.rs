@@ -190,6 +190,7 @@ impl PartitionLog {
                 .push((header.producer_id, self.sessions.get(header.producer_id)));
             self.sessions.apply(&header, append_time);
         }
+        self.stage_fence(&header, &batch.bytes, group);
         let keys = batch.keys.iter().map(|(delta, key)| (*delta, &key[..]));
         self.keys.apply(&header, keys, append_time);
         let mut prefix = [0; STAMP_BYTES];
@@ -255,13 +256,15 @@ impl PartitionLog {
                 })
                 .ok(),
         };
-        let (sessions, keys) =
-            sent.map_or_else(Default::default, |file| (file.sessions, file.keys));
+        let (sessions, keys, fence) = sent.map_or_else(Default::default, |file| {
+            (file.sessions, file.keys, file.fence)
+        });
         SessionsFile {
             offset: start,
             segment: SegmentState::empty(start),
             sessions,
             keys,
+            fence,
         }
     }
 

@@ -225,6 +225,32 @@ impl Index {
         }))
     }
 
+    /// The append time of the entry at or below `offset` in that segment, in memory or
+    /// in the store.
+    pub(crate) fn append_time(
+        &self,
+        kv: &dyn IndexKv,
+        segment: Offset,
+        offset: Offset,
+    ) -> Result<Option<TimestampMs>, KvError> {
+        {
+            let pending = self.pending.read();
+            let after = pending.partition_point(|entry| entry.offset <= offset);
+            let entry = after.checked_sub(1).and_then(|at| pending.get(at));
+            if let Some(entry) = entry.filter(|entry| entry.segment == segment) {
+                return Ok(Some(entry.append_time));
+            }
+        }
+        if self.distrusted.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let found = kv.last_in(&self.offset_key(segment), &self.offset_key(offset))?;
+        Ok(found.and_then(|(_, value)| {
+            let time = value.get(8..)?.first_chunk()?;
+            Some(TimestampMs(i64::from_be_bytes(*time)))
+        }))
+    }
+
     /// The last entry of the segment before which every timestamp is below
     /// `timestamp`, in memory only.
     pub(crate) fn pending_time_floor(

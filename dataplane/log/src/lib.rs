@@ -13,6 +13,7 @@
 
 mod active;
 mod append;
+mod backlog;
 mod buffers;
 mod check;
 mod config;
@@ -24,6 +25,7 @@ mod error;
 #[doc(hidden)]
 pub mod fault;
 mod fd_cache;
+mod fence;
 mod flush;
 mod folder;
 mod follow;
@@ -51,8 +53,10 @@ mod verify;
 mod walk;
 
 pub use append::Appended;
+pub use backlog::Backlog;
 pub use config::{FolderOptions, LogConfig};
 pub use error::{AppendError, FolderError, LogError, ReadError};
+pub use fence::Fence;
 pub use flush::{FlushTicket, run_together};
 pub use folder::{FolderReport, LogFolder};
 pub use follow::{ReplicaBatch, ReplicaError};

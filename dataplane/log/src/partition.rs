@@ -16,6 +16,7 @@ use crate::{
     active::{ActiveSegment, ClosingSegment},
     config::LogConfig,
     error::LogError,
+    fence::Fence,
     folder::LogFolder,
     idempotency::IdempotencyKeys,
     reader::LogReader,
@@ -38,6 +39,8 @@ pub struct PartitionLog {
     pub(crate) closing: VecDeque<ClosingSegment>,
     pub(crate) sessions: Sessions,
     pub(crate) keys: IdempotencyKeys,
+    /// The newest in the log.
+    pub(crate) fence: Option<Fence>,
     /// What batches are stamped with; NONE until `begin_epoch`.
     pub(crate) epoch: LeaderEpoch,
     /// The log start is another's to decide.
@@ -101,6 +104,7 @@ impl PartitionLog {
             closing: VecDeque::new(),
             sessions: Sessions::default(),
             keys: IdempotencyKeys::default(),
+            fence: None,
             epoch: LeaderEpoch::NONE,
             follows: false,
             highest_epoch: LeaderEpoch::NONE,

@@ -199,6 +199,7 @@ impl PartitionLog {
         self.active = scanned.active;
         self.sessions = state.sessions;
         self.keys = state.keys;
+        self.fence = state.fence;
         self.shared.set_segments(views);
         *self.shared.epochs.write() = state.epochs;
         let first = self.shared.first_offset().min(record.log_start);

@@ -4,6 +4,7 @@
 use crate::{
     epochs::Epochs,
     fault::{Fault, planted},
+    fence::{Fence, apply_fence, fence_in},
     idempotency::{IdempotencyKeys, keys_of},
     sessions::Sessions,
     sidecar::sessions::SessionsFile,
@@ -17,18 +18,25 @@ pub(crate) struct Replayed {
     pub sessions: Sessions,
     pub keys: IdempotencyKeys,
     pub epochs: Epochs,
+    pub fence: Option<Fence>,
 }
 
 impl Replayed {
     pub(crate) fn load(&mut self, file: &SessionsFile) {
         self.sessions = Sessions::load(&file.sessions);
         self.keys = IdempotencyKeys::load(&file.keys);
+        self.fence = file.fence;
     }
 
     /// A batch that is in the log; its bytes fit their checksum.
     pub(crate) fn apply(&mut self, header: &BatchHeader, batch: &[u8], append_time: TimestampMs) {
         self.epochs.observe(header.leader_epoch, header.base_offset);
         if header.is_control() {
+            let fence = fence_in(header, &Bytes::copy_from_slice(batch));
+            if let Some(epoch) = fence.filter(|_| !planted(Fault::FenceNotReplayed)) {
+                let sessions = &mut self.sessions;
+                apply_fence(&mut self.fence, sessions, epoch, header.base_offset);
+            }
             return;
         }
         if !planted(Fault::SessionsNotReplayed) {

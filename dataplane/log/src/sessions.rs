@@ -71,6 +71,10 @@ impl Sessions {
         self.by_producer.is_empty()
     }
 
+    pub(crate) fn clear(&mut self) {
+        self.by_producer.clear();
+    }
+
     /// Judges a batch; changes nothing.
     pub(crate) fn check(
         &self,

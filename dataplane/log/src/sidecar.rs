@@ -51,8 +51,12 @@ pub enum SidecarError {
 pub trait Sidecar: Sized {
     /// Never reused.
     const KIND: u8;
-    /// The version written; all up to it are read.
+    /// The newest version; all up to it are read.
     const VERSION: u8;
+    /// The oldest version that holds all of it, so that older programs read what they can.
+    fn version(&self) -> u8 {
+        Self::VERSION
+    }
     fn encode_body(&self, out: &mut Vec<u8>);
     fn decode_body(version: u8, body: &[u8]) -> Result<Self, SidecarError>;
 
@@ -60,7 +64,7 @@ pub trait Sidecar: Sized {
     fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&[Self::KIND, Self::VERSION, 0, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[Self::KIND, self.version(), 0, 0, 0, 0, 0, 0]);
         self.encode_body(&mut out);
         let body = u32::try_from(out.len() - HEADER_BYTES).unwrap_or(u32::MAX);
         out[8..12].copy_from_slice(&body.to_be_bytes());

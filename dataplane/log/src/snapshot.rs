@@ -27,6 +27,7 @@ impl PartitionLog {
                 .sessions
                 .entries(now, self.config.producer_id_expiration_ms),
             keys: self.keys.entries(now, self.config.idempotency_window_ms),
+            fence: self.fence,
         }
     }
 

@@ -118,6 +118,9 @@ fn settings() -> Settings {
         },
         preferred_after: Some(Duration::from_secs(8)),
         new_cluster_id: Uuid::from_u128(0xc1),
+        coordinator_shards: 8,
+        coordinator_replication_factor: None,
+        new_offsets_topic: TopicId(Uuid::from_u128(0x0ff5e7)),
     }
 }
 

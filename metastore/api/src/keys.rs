@@ -10,6 +10,7 @@
 //! topic-name/<name>                  the topic id that holds the name
 //! partition/<topic id>/<10 digits>   the atomic unit: leader, epochs, replica sets
 //! tombstone/<topic id>               a deleted topic, until every replica's node confirmed
+//! shard/<topic id>/<10 digits>       who coordinates a shard of an internal topic
 //! producer-ids                       the next producer-id block
 //! balance                            the cluster is being balanced
 //! ```
@@ -28,6 +29,8 @@ pub enum Key {
     TopicName(String),
     Partition(TopicPartition),
     Tombstone(TopicId),
+    /// The shard that is this partition.
+    Shard(TopicPartition),
     ProducerIds,
     Balance,
 }
@@ -37,6 +40,7 @@ const TOPIC: &str = "topic/";
 const TOPIC_NAME: &str = "topic-name/";
 const PARTITION: &str = "partition/";
 const TOMBSTONE: &str = "tombstone/";
+const SHARD: &str = "shard/";
 
 impl Key {
     pub fn encode(&self) -> Bytes {
@@ -50,6 +54,7 @@ impl Key {
                 format!("{PARTITION}{}/{:010}", tp.topic_id, tp.partition.0).into()
             }
             Self::Tombstone(id) => format!("{TOMBSTONE}{id}").into(),
+            Self::Shard(tp) => format!("{SHARD}{}/{:010}", tp.topic_id, tp.partition.0).into(),
             Self::ProducerIds => "producer-ids".into(),
             Self::Balance => "balance".into(),
         }
@@ -81,14 +86,19 @@ impl Key {
         if let Some(rest) = text.strip_prefix(TOMBSTONE) {
             return rest.parse().ok().map(Self::Tombstone);
         }
-        let (topic_id, partition) = text.strip_prefix(PARTITION)?.split_once('/')?;
-        let topic_id = topic_id.parse().ok()?;
-        let partition = PartitionIndex(partition.parse().ok()?);
-        Some(Self::Partition(TopicPartition {
-            topic_id,
-            partition,
-        }))
+        if let Some(rest) = text.strip_prefix(SHARD) {
+            return parse_partition(rest).map(Self::Shard);
+        }
+        parse_partition(text.strip_prefix(PARTITION)?).map(Self::Partition)
     }
+}
+
+fn parse_partition(text: &str) -> Option<TopicPartition> {
+    let (topic_id, partition) = text.split_once('/')?;
+    Some(TopicPartition {
+        topic_id: topic_id.parse().ok()?,
+        partition: PartitionIndex(partition.parse().ok()?),
+    })
 }
 
 /// Ranges of keys of one kind.
@@ -118,6 +128,10 @@ pub mod ranges {
     pub fn tombstones() -> KeyRange {
         KeyRange::prefix(TOMBSTONE.as_bytes())
     }
+
+    pub fn shards() -> KeyRange {
+        KeyRange::prefix(SHARD.as_bytes())
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +141,11 @@ mod tests {
 
     fn any_key() -> impl Strategy<Value = Key> {
         let topic = any::<u128>().prop_map(|id| TopicId(uuid::Uuid::from_u128(id)));
+        let partition =
+            (topic.clone(), any::<u32>()).prop_map(|(topic_id, partition)| TopicPartition {
+                topic_id,
+                partition: PartitionIndex(partition),
+            });
         prop_oneof![
             Just(Key::Election),
             Just(Key::Cluster),
@@ -136,12 +155,8 @@ mod tests {
             topic.clone().prop_map(Key::Topic),
             topic.clone().prop_map(Key::Tombstone),
             "[A-Za-z0-9._-]{1,249}".prop_map(Key::TopicName),
-            (topic, any::<u32>()).prop_map(|(topic_id, partition)| {
-                Key::Partition(TopicPartition {
-                    topic_id,
-                    partition: PartitionIndex(partition),
-                })
-            }),
+            partition.clone().prop_map(Key::Partition),
+            partition.prop_map(Key::Shard),
         ]
     }
 
@@ -156,6 +171,7 @@ mod tests {
                 (ranges::topic_names(), matches!(key, Key::TopicName(_))),
                 (ranges::partitions(), matches!(key, Key::Partition(_))),
                 (ranges::tombstones(), matches!(key, Key::Tombstone(_))),
+                (ranges::shards(), matches!(key, Key::Shard(_))),
             ];
             for (range, expected) in inside {
                 prop_assert_eq!(range.contains(&bytes), expected);
@@ -183,6 +199,7 @@ mod tests {
             "topic/x",
             "topic-name/",
             "partition/",
+            "shard/",
             "elections",
         ] {
             assert_eq!(Key::parse(bad.as_bytes()), None, "{bad}");

@@ -7,7 +7,7 @@ use talweg_kit::{
     config::{Problem, ProcessConfig},
     telemetry::TelemetryConfig,
 };
-use talweg_types::limits;
+use talweg_types::{TopicId, limits};
 use uuid::Uuid;
 
 /// A controller's settings.
@@ -39,10 +39,33 @@ pub struct ControllerConfig {
     /// How long a preferred replica is in sync before leadership returns to it,
     /// in milliseconds; 0: it does not return by itself.
     pub preferred_leader_ms: u32,
+    /// The internal topic of the coordinators, when it is created.
+    pub coordinator: OffsetsTopicConfig,
     /// Time that streams get to end when the process is told to stop, in milliseconds.
     pub drain_ms: u64,
     /// Logs and spans.
     pub telemetry: TelemetryConfig,
+}
+
+/// How `__consumer_offsets` is made when the first coordinator comes. What it is then
+/// stays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OffsetsTopicConfig {
+    /// Shards of consumer groups: its partitions.
+    pub shards: u32,
+    /// 0: 3, or the number of storage nodes that are there if fewer. Otherwise it is
+    /// made once so many are there.
+    pub replication_factor: u32,
+}
+
+impl Default for OffsetsTopicConfig {
+    fn default() -> Self {
+        Self {
+            shards: 48,
+            replication_factor: 0,
+        }
+    }
 }
 
 impl Default for ControllerConfig {
@@ -60,6 +83,7 @@ impl Default for ControllerConfig {
             max_partitions_per_node: limits::PARTITIONS_PER_NODE_MAX,
             max_partitions_per_topic: limits::PARTITIONS_PER_TOPIC_MAX,
             preferred_leader_ms: 30_000,
+            coordinator: OffsetsTopicConfig::default(),
             drain_ms: 500,
             telemetry: TelemetryConfig::default(),
         }
@@ -102,6 +126,13 @@ impl ProcessConfig for ControllerConfig {
             self.max_partitions_per_topic,
             1..=topic,
         )?;
+        let (of, factor) = (&self.coordinator, limits::REPLICATION_FACTOR_MAX);
+        within("coordinator.shards", of.shards, 1..=topic)?;
+        within(
+            "coordinator.replication_factor",
+            of.replication_factor,
+            0..=factor,
+        )?;
         within(
             "default_partitions",
             self.default_partitions,
@@ -130,6 +161,10 @@ impl ControllerConfig {
             preferred_after: (self.preferred_leader_ms > 0)
                 .then(|| Duration::from_millis(u64::from(self.preferred_leader_ms))),
             new_cluster_id: Uuid::new_v4(),
+            coordinator_shards: self.coordinator.shards,
+            coordinator_replication_factor: (self.coordinator.replication_factor > 0)
+                .then_some(self.coordinator.replication_factor),
+            new_offsets_topic: TopicId(Uuid::new_v4()),
         }
     }
 }
@@ -178,6 +213,16 @@ mod tests {
                 },
             ),
         ];
+        let bad = bad.into_iter().chain([(
+            "coordinator.shards",
+            ControllerConfig {
+                coordinator: OffsetsTopicConfig {
+                    shards: 0,
+                    ..Default::default()
+                },
+                ..Default::default()
+            },
+        )]);
         for (key, config) in bad {
             assert_eq!(config.check().expect_err(key).key, key);
         }

@@ -25,7 +25,7 @@ mod store;
 mod successor;
 mod term;
 
-pub use config::ControllerConfig;
+pub use config::{ControllerConfig, OffsetsTopicConfig};
 pub use records::DamagedRecord;
 pub use service::REVISION_HEADER;
 pub use start::{ControllerError, ControllerHandle, start};

@@ -32,6 +32,8 @@ pub struct Metrics {
     tombstones: IntGauge,
     watchers: IntGauge,
     nodes: IntGaugeVec,
+    shards: IntGaugeVec,
+    free_shards: IntGauge,
 }
 
 fn count(count: usize) -> i64 {
@@ -82,6 +84,15 @@ impl Metrics {
             tombstones: gauge("tombstones", "Deleted topics that nodes have not confirmed"),
             watchers: gauge("watchers", "Processes that follow the metadata"),
             nodes: registry.gauges("controller_nodes_alive", "Nodes with a session", &["kind"]),
+            shards: registry.gauges(
+                "controller_shards",
+                "Shards of consumer groups by the coordinator that holds them",
+                &["coordinator"],
+            ),
+            free_shards: gauge(
+                "shards_without_coordinator",
+                "Shards of consumer groups that no coordinator holds",
+            ),
         };
         metrics.stand_by();
         // Shown from the start: a series that begins with 1 has not risen.
@@ -112,6 +123,24 @@ impl Metrics {
         for (_, name) in PLANES {
             self.nodes.with_label_values(&[name]).set(0);
         }
+        self.shards.reset();
+        self.free_shards.set(0);
+    }
+
+    /// A coordinator that holds none any more has no series.
+    fn show_shards(&self, core: &Core) {
+        self.shards.reset();
+        let mut free = 0;
+        for stored in core.view().shards.values() {
+            let coordinator = stored.value.coordinator;
+            if coordinator.is_none() || core.session(coordinator).is_none() {
+                free += 1;
+            } else {
+                let label = coordinator.to_string();
+                self.shards.with_label_values(&[&label]).inc();
+            }
+        }
+        self.free_shards.set(free);
     }
 
     pub fn on_changed(&self, core: &Core, watchers: usize) {
@@ -127,6 +156,7 @@ impl Metrics {
                 .count();
             self.nodes.with_label_values(&[name]).set(count(alive));
         }
+        self.show_shards(core);
         self.show(core.census());
     }
 

@@ -2,14 +2,16 @@
 //! metastore. One protobuf message a key, see `talweg.records.v1`.
 
 use crate::core::{
-    Balance, Change, Cluster, Life, Move, Node, Partition, Recovered, Tombstone, Topic, Value,
+    Balance, Change, Cluster, Derived, Life, Move, Node, Partition, Recovered, Shard, Tombstone,
+    Topic, Value,
 };
 use prost::{Message, bytes::Bytes};
 use std::collections::BTreeSet;
 use talweg_metastore::keys::Key;
 use talweg_proto::records::v1 as stored;
 use talweg_types::{
-    FolderId, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId,
+    FolderId, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, ShardEpoch, TimestampMs,
+    TopicId,
 };
 use thiserror::Error;
 use uuid::Uuid;
@@ -40,6 +42,13 @@ pub fn encode(value: &Value, key: &Key) -> Bytes {
             name: tombstone.name.clone(),
             pending_nodes: tombstone.pending.iter().map(|node| node.0).collect(),
             deleted_ms: tombstone.deleted.0,
+        }
+        .encode_to_vec(),
+        Value::Shard(shard) => stored::ShardRecord {
+            coordinator: shard.coordinator.0,
+            coordinator_incarnation: shard.incarnation.0,
+            shard_epoch: shard.epoch.0,
+            grpc_address: shard.grpc_address.clone(),
         }
         .encode_to_vec(),
         Value::Balance(balance) => stored::BalanceRecord {
@@ -106,7 +115,14 @@ fn encode_topic(topic: &Topic, key: &Key) -> stored::TopicRecord {
         life: life.into(),
         idempotency_key: topic.idempotency_key.clone(),
         earlier_counts: earlier.collect(),
-        ..Default::default()
+        derived_from: topic
+            .derived
+            .as_ref()
+            .map_or_else(Bytes::new, |of| uuid(of.source.0)),
+        derived_for_group: topic
+            .derived
+            .as_ref()
+            .map_or_else(String::new, |of| of.group.clone()),
     }
 }
 
@@ -161,6 +177,7 @@ pub fn decode(key: &[u8], value: &Bytes) -> Result<Option<Change>, DamagedRecord
             .ok_or("not an id"),
         Key::Partition(_) => message(value).and_then(decode_partition),
         Key::Tombstone(_) => message(value).map(decode_tombstone),
+        Key::Shard(_) => message(value).map(decode_shard),
         Key::Balance => message(value).and_then(decode_balance),
         Key::ProducerIds => {
             message(value).map(|record: stored::ProducerIdsRecord| Value::ProducerIds(record.next))
@@ -216,6 +233,13 @@ fn decode_topic(record: stored::TopicRecord) -> Decoded<Value> {
         stored::TopicLife::Ready => Life::Ready,
         stored::TopicLife::Unspecified => return Err("a state of life that is not known"),
     };
+    let derived = match record.derived_from.is_empty() {
+        true => None,
+        false => Some(Derived {
+            source: TopicId(read_uuid(&record.derived_from)?),
+            group: record.derived_for_group,
+        }),
+    };
     let earlier = record.earlier_counts.iter();
     Ok(Value::Topic(Topic {
         earlier: earlier
@@ -228,6 +252,7 @@ fn decode_topic(record: stored::TopicRecord) -> Decoded<Value> {
         created: TimestampMs(record.created_ms),
         life,
         idempotency_key: record.idempotency_key,
+        derived,
     }))
 }
 
@@ -267,6 +292,15 @@ fn decode_tombstone(record: stored::TombstoneRecord) -> Value {
         name: record.name,
         pending: record.pending_nodes.into_iter().map(NodeId).collect(),
         deleted: TimestampMs(record.deleted_ms),
+    })
+}
+
+fn decode_shard(record: stored::ShardRecord) -> Value {
+    Value::Shard(Shard {
+        coordinator: NodeId(record.coordinator),
+        incarnation: Incarnation(record.coordinator_incarnation),
+        epoch: ShardEpoch(record.shard_epoch),
+        grpc_address: record.grpc_address,
     })
 }
 
@@ -310,6 +344,10 @@ mod tests {
             life: Life::Creating,
             idempotency_key: "k".into(),
             earlier: vec![(3, TimestampMs(4))],
+            derived: Some(Derived {
+                source: TopicId(Uuid::from_u128(6)),
+                group: "g".into(),
+            }),
         };
         let partition = Partition {
             leader: NodeId(1),
@@ -362,6 +400,15 @@ mod tests {
             (Key::TopicName("t".into()), Value::TopicName(id)),
             (Key::Partition(tp), Value::Partition(partition)),
             (Key::Tombstone(id), Value::Tombstone(tombstone)),
+            (
+                Key::Shard(tp),
+                Value::Shard(Shard {
+                    coordinator: NodeId(1_000_001),
+                    incarnation: Incarnation(77),
+                    epoch: ShardEpoch(4),
+                    grpc_address: "http://c:1".into(),
+                }),
+            ),
             (Key::ProducerIds, Value::ProducerIds(1000)),
             (
                 Key::Balance,

@@ -83,6 +83,8 @@ impl Housekeeping {
             .set(number(metrics.unflushed_age_ms()));
         let failed = self.folders.list.iter().filter(|f| f.failed().is_some());
         metrics.failed_folders.set(number(failed.count() as u64));
+        node.arrivals
+            .sample(clock::monotonic_now(), || node.partitions.all());
         let (all, leaders, failed) = node.partitions.counts();
         metrics.partitions.set(number(all));
         metrics.leaders.set(number(leaders));

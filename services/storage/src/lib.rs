@@ -14,6 +14,8 @@
 //! state machine (`talweg-replication`), nowhere else.
 
 use talweg_kit::clock;
+
+mod arrivals;
 mod config;
 mod control;
 mod fetch;

@@ -2,6 +2,7 @@
 //! the loops that own them, who this node is, and whether it is draining.
 
 use crate::{
+    arrivals::Arrivals,
     clock::ClockWatch,
     config::StorageConfig,
     metrics::Metrics,
@@ -39,6 +40,8 @@ pub struct Node {
     pub loops: Vec<LoopHandle>,
     pub clock: Arc<ClockWatch>,
     pub metrics: Arc<Metrics>,
+    /// How fast partitions grow.
+    pub arrivals: Arrivals,
     /// What loops have to say to other nodes.
     pub outbox: Arc<Outbox>,
     /// Which controllers and nodes were heard, and when.
@@ -63,6 +66,7 @@ impl Node {
     ) -> Self {
         Self {
             outbox,
+            arrivals: Arrivals::default(),
             contacts: Arc::default(),
             readers: Arc::new(Semaphore::new(config.read_threads.max(1))),
             streams: Arc::new(Semaphore::new(config.streams_max)),

@@ -4,7 +4,7 @@ use crate::{node::Node, partition::PartitionHandle, view::TopicView};
 use std::{sync::Arc, time::Duration};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::v1::{LeaderHint, Plane};
-use talweg_types::{LeaderEpoch, PartitionIndex, TopicId, TopicPartition};
+use talweg_types::{LeaderEpoch, PartitionIndex, TopicId, TopicPartition, is_internal};
 
 /// A wait before asking again while the node is still opening a partition.
 const OPENING_RETRY_MS: u32 = 50;
@@ -42,6 +42,15 @@ pub fn topic(node: &Node, name: &str, id: &[u8]) -> Result<Arc<TopicView>, Refus
             format!("topic {name:?} has not the id {id}; it was deleted and created again"),
         )),
     }
+}
+
+/// INTERNAL_TOPIC for Talweg's own topics, which clients only read.
+pub fn check_writable(name: &str) -> Result<(), Refusal> {
+    if is_internal(name) {
+        let message = format!("{name:?} is one of Talweg's own topics; clients do not write to it");
+        return Err(Refusal::new(ErrorCode::InternalTopic, message));
+    }
+    Ok(())
 }
 
 /// Waits a moment for a topic and partition that this node has not heard of:

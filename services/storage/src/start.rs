@@ -19,7 +19,7 @@ use crate::{
     partition::{Command, LoopSettings, spawn_loop},
     produce::ProduceHandler,
     replicate::{Outbox, ReplicateHandler, propose, pull},
-    services::{Cluster, Offsets, Replicas},
+    services::{Cluster, InternalLog, Offsets, Replicas},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle};
@@ -33,7 +33,10 @@ use talweg_kit::{
 };
 use talweg_proto::{
     DESCRIPTORS,
-    storage::v1::replica_service_server::ReplicaServiceServer,
+    storage::v1::{
+        internal_log_service_server::InternalLogServiceServer,
+        replica_service_server::ReplicaServiceServer,
+    },
     v1::{
         cluster_service_server::ClusterServiceServer, offset_service_server::OffsetServiceServer,
     },
@@ -132,6 +135,9 @@ async fn start_on(config: StorageConfig, on: FileSystem) -> Result<Handle, Start
             node: Arc::clone(&node),
         }))
         .add_service(ClusterServiceServer::new(Cluster {
+            node: Arc::clone(&node),
+        }))
+        .add_service(InternalLogServiceServer::new(InternalLog {
             node: Arc::clone(&node),
         }))
         .add_service(ReplicaServiceServer::new(Replicas {

@@ -380,6 +380,7 @@ impl<'a> Scan<'a> {
             keys: state
                 .keys
                 .entries(self.now, self.config.idempotency_window_ms),
+            fence: state.fence,
         }
     }
 

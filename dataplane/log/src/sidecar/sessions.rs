@@ -8,8 +8,9 @@ use super::{
     Sidecar, SidecarError,
     wire::{Input, Output},
 };
+use crate::fence::Fence;
 use talweg_types::{
-    Offset, ProducerEpoch, ProducerId, Sequence, TimestampMs,
+    Offset, ProducerEpoch, ProducerId, Sequence, ShardEpoch, TimestampMs,
     limits::{IDEMPOTENCY_KEY_BYTES_MAX, REMEMBERED_BATCHES},
 };
 
@@ -65,6 +66,8 @@ pub struct SessionsFile {
     pub segment: SegmentState,
     pub sessions: Vec<SessionEntry>,
     pub keys: Vec<KeyEntry>,
+    /// The newest fence below the offset. Since version 2.
+    pub fence: Option<Fence>,
 }
 
 impl SessionsFile {
@@ -82,7 +85,11 @@ impl SessionsFile {
 
 impl Sidecar for SessionsFile {
     const KIND: u8 = 5;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
+
+    fn version(&self) -> u8 {
+        1 + u8::from(self.fence.is_some())
+    }
 
     fn encode_body(&self, out: &mut Vec<u8>) {
         out.put_i64(self.offset.0);
@@ -110,9 +117,13 @@ impl Sidecar for SessionsFile {
             out.put_i64(entry.append_time.0);
         }
         out.put_count(0); // open transactions
+        if let Some(fence) = self.fence {
+            out.put_i32(fence.epoch.0);
+            out.put_i64(fence.offset.0);
+        }
     }
 
-    fn decode_body(_version: u8, body: &[u8]) -> Result<Self, SidecarError> {
+    fn decode_body(version: u8, body: &[u8]) -> Result<Self, SidecarError> {
         let mut input = Input(body);
         let offset = Offset(input.i64()?);
         let segment = decode_segment(&mut input)?;
@@ -129,6 +140,10 @@ impl Sidecar for SessionsFile {
                 "open transactions in a version without them",
             ));
         }
+        let fence = match version {
+            1 => None,
+            _ => Some(decode_fence(&mut input, offset)?),
+        };
         input.end()?;
         if offset.0 < 0 || segment.base.0 < 0 || segment.base > offset {
             return Err(SidecarError::Malformed("segment is above the offset"));
@@ -138,8 +153,20 @@ impl Sidecar for SessionsFile {
             segment,
             sessions,
             keys,
+            fence,
         })
     }
+}
+
+fn decode_fence(input: &mut Input<'_>, end: Offset) -> Result<Fence, SidecarError> {
+    let fence = Fence {
+        epoch: ShardEpoch(input.i32()?),
+        offset: Offset(input.i64()?),
+    };
+    if fence.epoch <= ShardEpoch::NONE || fence.offset.0 < 0 || fence.offset >= end {
+        return Err(SidecarError::Malformed("fence"));
+    }
+    Ok(fence)
 }
 
 fn encode_segment(segment: &SegmentState, out: &mut Vec<u8>) {

@@ -6,6 +6,7 @@ mod common;
 mod damage;
 mod disk_trouble;
 mod dump;
+mod fences;
 mod following;
 mod index;
 mod power_loss;

@@ -61,6 +61,7 @@ fn sessions_file() -> SessionsFile {
         append_time: TimestampMs(9),
     };
     SessionsFile {
+        fence: None,
         offset: Offset(100),
         segment: SegmentState {
             base: Offset(80),

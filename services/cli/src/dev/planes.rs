@@ -6,7 +6,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     time::Duration,
 };
-use talweg_controller::{ControllerConfig, ControllerHandle};
+use talweg_controller::{ControllerConfig, ControllerHandle, OffsetsTopicConfig};
 use talweg_gateway::{GatewayConfig, GatewayHandle};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_storage::StorageConfig;
@@ -20,6 +20,8 @@ const START: Duration = Duration::from_secs(60);
 const GATEWAY_DRAIN: Duration = Duration::from_millis(1_500);
 const STORAGE_DRAIN: Duration = Duration::from_millis(300);
 const CONTROLLER_DRAIN: Duration = Duration::from_millis(100);
+/// Shards of consumer groups.
+const DEV_SHARDS: u32 = 12;
 /// Memory of the index store: a laptop has other things to do.
 const INDEX_CACHE_BYTES: u64 = 8 << 20;
 const INDEX_BUFFER_BYTES: u64 = 8 << 20;
@@ -103,6 +105,10 @@ async fn start_controller(args: &DevArgs) -> Result<ControllerHandle, Failure> {
         grpc: LOOPBACK.into(),
         http: LOOPBACK.into(),
         data_dir: args.data_dir.join("controller"),
+        coordinator: OffsetsTopicConfig {
+            shards: DEV_SHARDS,
+            ..OffsetsTopicConfig::default()
+        },
         ..ControllerConfig::default()
     };
     let store = talweg_controller::open_store(&config)

@@ -10,7 +10,8 @@ pub use cluster::{balance, cancel, elect, reassign, stop_balance};
 pub use in_sync::{alter_in_sync, ask_ends, in_sync_results, replica_ends};
 pub use refusals::refusal;
 pub use requests::{
-    alter, confirm, create, delete, folder_statuses, health, registered, registration, topic_id,
+    alter, confirm, create, delete, derive, folder_statuses, health, registered, registration,
+    topic_id,
 };
 pub use view::{
     balance_progress, delta, describe_cluster, describe_topic, partition, reassignments, snapshot,

@@ -11,6 +11,8 @@ pub fn refusal(core: Core) -> Refusal {
     let new = |code| Refusal::new(code, message.clone());
     match core {
         Core::InvalidName { why, .. } => why.into(),
+        Core::InternalTopic { .. } => new(ErrorCode::InternalTopic),
+        Core::NameConflict { .. } => new(ErrorCode::NameConflict),
         Core::TopicExists { id, .. } => {
             new(ErrorCode::TopicExists).with_existing_topic(id.as_bytes().to_vec())
         }

@@ -1,7 +1,8 @@
 //! Requests and frames from outside, checked for form; the core checks sense.
 
 use crate::core::{
-    AlterTopic, CreateTopic, DeleteTopic, FolderStatus, Health, Plane, Registration, Request,
+    AlterTopic, CreateTopic, DeleteTopic, DeriveTopic, FolderStatus, Health, Plane, Registration,
+    Request,
 };
 use prost::bytes::Bytes;
 use std::collections::BTreeSet;
@@ -50,6 +51,15 @@ pub fn create(request: v1::CreateTopicRequest) -> Request {
         idempotency_key: request.idempotency_key,
         id: TopicId(Uuid::new_v4()),
     })
+}
+
+pub fn derive(request: wire::EnsureDerivedTopicRequest) -> Result<Request, Refusal> {
+    Ok(Request::Derive(DeriveTopic {
+        source: TopicId(uuid("source_topic_id", &request.source_topic_id)?),
+        name: request.name,
+        group: request.group,
+        id: TopicId(Uuid::new_v4()),
+    }))
 }
 
 pub fn alter(request: v1::AlterTopicRequest) -> Request {

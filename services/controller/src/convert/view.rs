@@ -1,11 +1,12 @@
 //! The core's view as snapshots, deltas and descriptions.
 
-use crate::core::{Changed, Core, Partition, Plane, Session, Topic};
+use crate::core::{Changed, Core, Partition, Plane, Session, Shard, Topic};
 use prost::{Message, bytes::Bytes};
 use talweg_proto::{
     controller::v1::{
         self as wire, ClusterDelta, ClusterSnapshot, ClusterView, PartitionState,
-        RecoveredElection, TopicHistory, WatchClusterResponse, watch_cluster_response::Update,
+        RecoveredElection, ShardState, TopicHistory, WatchClusterResponse,
+        watch_cluster_response::Update,
     },
     v1,
 };
@@ -40,7 +41,14 @@ pub fn topic(topic_id: TopicId, topic: &Topic) -> v1::Topic {
         replication_factor: topic.replication_factor,
         config: topic.config.clone().into_iter().collect(),
         created_ms: topic.created.0,
-        ..Default::default()
+        derived_from_topic_id: topic
+            .derived
+            .as_ref()
+            .map_or_else(Bytes::new, |of| id(of.source)),
+        derived_for_group: topic
+            .derived
+            .as_ref()
+            .map_or_else(String::new, |of| of.group.clone()),
     }
 }
 
@@ -86,6 +94,16 @@ pub fn partition(tp: TopicPartition, partition: &Partition) -> PartitionState {
         partition_epoch: partition.partition_epoch.0,
         replicas: ids(&partition.replicas),
         in_sync: ids(&partition.in_sync),
+    }
+}
+
+fn shard(tp: TopicPartition, shard: &Shard) -> ShardState {
+    ShardState {
+        topic_id: id(tp.topic_id),
+        shard: tp.partition.0,
+        coordinator: shard.coordinator.0,
+        coordinator_incarnation: shard.incarnation.0,
+        shard_epoch: shard.epoch.0,
     }
 }
 
@@ -192,6 +210,10 @@ pub fn snapshot(core: &Core) -> Vec<WatchClusterResponse> {
         let entry = partition(tp, visible);
         parts.room(&entry).partitions.push(entry);
     }
+    for (tp, stored) in &core.view().shards {
+        let entry = shard(*tp, &stored.value);
+        parts.room(&entry).shards.push(entry);
+    }
     for (topic_id, stored) in &core.view().tombstones {
         if !stored.value.pending.is_empty() {
             let entry = tombstone(core, *topic_id);
@@ -226,6 +248,8 @@ pub fn delta(core: &Core, changed: &Changed) -> Option<WatchClusterResponse> {
     }
     let visible = |tp: &TopicPartition| Some(partition(*tp, view.visible_partition(*tp)?));
     told.partitions = changed.partitions.iter().filter_map(visible).collect();
+    let held = |tp: &TopicPartition| Some(shard(*tp, &view.shards.get(tp)?.value));
+    told.shards = changed.shards.iter().filter_map(held).collect();
     for node_id in &changed.nodes {
         match core.session(*node_id) {
             None => removed_node_ids.push(node_id.0),

@@ -23,6 +23,7 @@ pub struct Changed {
     pub partitions: BTreeSet<TopicPartition>,
     pub nodes: BTreeSet<NodeId>,
     pub tombstones: BTreeSet<TopicId>,
+    pub shards: BTreeSet<TopicPartition>,
 }
 
 impl Changed {
@@ -40,6 +41,7 @@ impl Changed {
             && self.partitions.is_empty()
             && self.nodes.is_empty()
             && self.tombstones.is_empty()
+            && self.shards.is_empty()
     }
 
     pub(super) fn note(&mut self, changes: &[Change]) {
@@ -49,6 +51,7 @@ impl Changed {
                 Key::Partition(tp) => drop(self.partitions.insert(*tp)),
                 Key::Tombstone(id) => drop(self.tombstones.insert(*id)),
                 Key::Node(id) => drop(self.nodes.insert(*id)),
+                Key::Shard(tp) => drop(self.shards.insert(*tp)),
                 Key::Election
                 | Key::Cluster
                 | Key::TopicName(_)
@@ -85,6 +88,11 @@ impl Changed {
                 .iter()
                 .filter(|(id, t)| other.tombstones.get(id) != Some(t));
             self.tombstones.extend(gone.map(|(id, _)| *id));
+            let shards = view
+                .shards
+                .iter()
+                .filter(|(tp, s)| other.shards.get(tp) != Some(s));
+            self.shards.extend(shards.map(|(tp, _)| *tp));
             let nodes = view
                 .nodes
                 .iter()

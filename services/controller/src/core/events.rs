@@ -24,11 +24,11 @@ impl Core {
         }
     }
 
-    /// A storage node may be dead; nobody depends on others.
+    /// A storage node or coordinator may be dead; nobody depends on gateways.
     pub(super) fn on_broken(&mut self, stream: StreamId) -> Option<Effect> {
         let node = self.sessions.on_broken(stream)?;
         let session = self.session(node)?;
-        (session.plane == Plane::Storage).then(|| Effect::Probe {
+        (session.plane != Plane::Gateway).then(|| Effect::Probe {
             node,
             incarnation: session.incarnation,
             address: session.grpc_address.clone(),
@@ -69,8 +69,12 @@ impl Core {
             .filter_map(|change| self.new_recovery(change));
         effects.extend(recovered.collect::<Vec<_>>());
         let partitions: Vec<_> = changes.iter().filter_map(Change::partition).collect();
+        let topics = changes.iter().any(|c| matches!(c.key, Key::Topic(_)));
         self.view.apply(revision, changes);
         self.jobs.resume(job);
+        if topics {
+            self.jobs.urgent(Job::Shards);
+        }
         for tp in partitions {
             self.note_due(now.monotonic, tp);
             if self
@@ -104,6 +108,7 @@ impl Core {
         }
         self.changed.note_all(&self.view, &view);
         self.view = view;
+        self.jobs.urgent(Job::Shards);
         self.note_all_due(now.monotonic);
     }
 
@@ -146,5 +151,6 @@ impl Core {
     pub(super) fn on_dead(&mut self, node: NodeId) {
         self.changed.note_node(node);
         self.jobs.urgent(Job::Reconcile { node });
+        self.jobs.urgent(Job::Shards);
     }
 }

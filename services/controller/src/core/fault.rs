@@ -30,6 +30,10 @@ pub enum Fault {
     LeaderNotCompared,
     /// The eligible set outlives the in-sync set's return to its minimum.
     EligibleNotEmptied,
+    /// A shard changes hands in the epoch that it has.
+    ShardEpochKept,
+    /// A new process of a coordinator goes on with the shards of the old one.
+    NewCoordinatorContinues,
 }
 
 talweg_types::planting!(Fault where feature = "planted-faults");

@@ -38,6 +38,8 @@ pub enum Job {
     Reassign,
     /// Begins the next moves of a balancing.
     Rebalance,
+    /// Gives shards of internal topics to coordinators.
+    Shards,
     /// A request; what it has found out so far is kept in `progress`.
     Request {
         call: CallId,
@@ -83,7 +85,7 @@ impl Job {
     fn gives_way(&self) -> bool {
         matches!(
             self,
-            Self::InSync | Self::Balance { .. } | Self::Reassign | Self::Rebalance
+            Self::InSync | Self::Balance { .. } | Self::Reassign | Self::Rebalance | Self::Shards
         )
     }
 }
@@ -188,6 +190,7 @@ impl Core {
             Job::Balance { done } => self.plan_balance(now, done),
             Job::Reassign => self.plan_moves(),
             Job::Rebalance => self.plan_rebalance(now),
+            Job::Shards => self.plan_shards(now),
             Job::Request {
                 call,
                 request,

@@ -30,6 +30,7 @@ mod refusal;
 mod replicas;
 mod requests;
 mod sessions;
+mod shards;
 mod state;
 mod topics;
 mod view;
@@ -48,13 +49,13 @@ pub use recovery::LogEnd;
 pub use refusal::Refusal;
 pub use replicas::Loss;
 pub use requests::{
-    AlterTopic, BalanceCluster, CallId, CreateTopic, DeleteTopic, ElectLeader, Reassign, Reply,
-    Request, TopicAnswer,
+    AlterTopic, BalanceCluster, CallId, CreateTopic, DeleteTopic, DeriveTopic, ElectLeader,
+    Reassign, Reply, Request, TopicAnswer,
 };
 pub use sessions::{FolderStatus, Plane, Registration, Session, SessionState, StreamId};
 pub use state::{
-    Balance, CHANGES_PER_WRITE, Change, Cluster, EARLIER_PROCESSES, Life, Move, Node, Partition,
-    Recovered, Stored, Tombstone, Topic, Value,
+    Balance, CHANGES_PER_WRITE, Change, Cluster, Derived, EARLIER_PROCESSES, Life, Move, Node,
+    Partition, Recovered, Shard, Stored, Tombstone, Topic, Value,
 };
 pub use view::View;
 
@@ -65,7 +66,7 @@ use recovery::Ends;
 use sessions::Sessions;
 use std::{collections::VecDeque, time::Duration};
 use talweg_metastore::Revision;
-use talweg_types::{Incarnation, NodeId, TimestampMs, TopicPartition};
+use talweg_types::{Incarnation, NodeId, TimestampMs, TopicId, TopicPartition};
 use uuid::Uuid;
 
 /// The time of an event.
@@ -88,6 +89,12 @@ pub struct Settings {
     pub preferred_after: Option<Duration>,
     /// The id of the cluster if the store is empty.
     pub new_cluster_id: Uuid,
+    /// Partitions of `__consumer_offsets` when it is created; fixed from then on.
+    pub coordinator_shards: u32,
+    /// Its replication factor; `None`: 3, or the number of storage nodes if fewer.
+    pub coordinator_replication_factor: Option<u32>,
+    /// The id of `__consumer_offsets` if it does not exist yet.
+    pub new_offsets_topic: TopicId,
 }
 
 #[derive(Clone, Debug)]
@@ -242,6 +249,7 @@ impl Core {
                 address: node.value.grpc_address.clone(),
             });
         }
+        core.await_coordinators(now);
         core.note_all_due(now.monotonic);
         core.jobs.urgent(Job::FoundCluster);
         core.jobs.urgent(Job::Tidy);

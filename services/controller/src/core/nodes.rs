@@ -11,7 +11,7 @@ use super::{
     Registration, Session, SessionState, StreamId, Value,
     fault::{Fault, planted},
     jobs::Job,
-    sessions::{FIRST_MEMORY_ID, Plane},
+    sessions::{FIRST_MEMORY_ID, Plane, coordinator_incarnation},
 };
 use talweg_metastore::keys::Key;
 use talweg_types::{Incarnation, NodeId};
@@ -71,6 +71,7 @@ impl Core {
                 incarnation,
             });
             self.jobs.urgent(Job::Tidy);
+            self.jobs.urgent(Job::Shards);
             self.ask_ends(now, effects);
         }
         raised
@@ -116,7 +117,8 @@ impl Core {
             });
         }
         if asking.plane != Plane::Storage {
-            return Ok(self.sessions.memory_id(asking.node, asking.process));
+            let plane = asking.plane;
+            return Ok(self.sessions.memory_id(plane, asking.node, asking.process));
         }
         if asking.node >= FIRST_MEMORY_ID {
             let reason = format!("ids of storage nodes are below {FIRST_MEMORY_ID}");
@@ -242,11 +244,11 @@ impl Core {
         registration: &Registration,
         effects: &mut Vec<Effect>,
     ) {
-        let incarnation = self
-            .view
-            .nodes
-            .get(&id)
-            .map_or(Incarnation(1), |n| n.value.incarnation);
+        let incarnation = match (registration.plane, self.view.nodes.get(&id)) {
+            (Plane::Coordinator, _) => coordinator_incarnation(registration.process),
+            (_, Some(node)) => node.value.incarnation,
+            (_, None) => Incarnation(1),
+        };
         let session = Session::of_registration(registration, stream, incarnation, now.monotonic);
         let process = session.process;
         if let Some(before) = self.sessions.install(id, session)

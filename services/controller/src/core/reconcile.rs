@@ -18,8 +18,7 @@ pub(super) struct Rules {
 impl Core {
     pub(super) fn rules(&self, topic: TopicId) -> Option<Rules> {
         let topic = &self.view.topics.get(&topic)?.value;
-        // What is stored was checked; settings of a later version are left out.
-        let config = TopicConfig::resolve(&topic.config).unwrap_or_default();
+        let config = TopicConfig::resolve_stored(&topic.config);
         Some(Rules {
             minimum: config.min_insync_at(topic.replication_factor) as usize,
             durability: config.durability_at(topic.replication_factor),

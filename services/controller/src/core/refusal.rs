@@ -9,6 +9,10 @@ use uuid::Uuid;
 pub enum Refusal {
     #[error("topic name {name:?}: {why}")]
     InvalidName { name: String, why: NameError },
+    #[error("{name:?} is one of Talweg's own topics; clients do not change it")]
+    InternalTopic { name: String },
+    #[error("{name:?} is another topic, not that of group {group:?} and this source")]
+    NameConflict { name: String, group: String },
     #[error("topic {name:?} exists")]
     TopicExists { name: String, id: TopicId },
     #[error("no topic is named {name:?}")]

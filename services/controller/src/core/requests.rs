@@ -26,6 +26,16 @@ pub struct CreateTopic {
     pub id: TopicId,
 }
 
+/// A retry or dead-letter topic of a group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeriveTopic {
+    pub name: String,
+    pub source: TopicId,
+    pub group: String,
+    /// The id that the topic gets if it is new, random.
+    pub id: TopicId,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AlterTopic {
     pub name: String,
@@ -44,6 +54,8 @@ pub struct DeleteTopic {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request {
     Create(CreateTopic),
+    /// Answered `Created`, also if it was there.
+    Derive(DeriveTopic),
     Alter(AlterTopic),
     Delete(DeleteTopic),
     /// A block of this many producer ids.
@@ -147,7 +159,8 @@ impl Core {
         progress: &mut Progress,
     ) -> Result<Next, Refusal> {
         match request {
-            Request::Create(create) => self.plan_create(now, create, progress),
+            Request::Create(create) => self.plan_create(now, create, None, progress),
+            Request::Derive(derive) => self.plan_derive(now, derive, progress),
             Request::Alter(alter) => self.plan_alter(now, alter, progress),
             Request::Delete(delete) => self.plan_delete(now, delete, progress),
             Request::Allocate { count } => self.plan_allocate(*count, progress),

@@ -13,7 +13,7 @@
 //! reconnects in time keeps what it leads. Time that the
 //! controller itself slept through is not held against anybody.
 
-use super::{Health, Node};
+use super::{Health, Node, Shard};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -36,6 +36,12 @@ pub enum Plane {
 /// Storage nodes' ids are below it, those of other planes from it on: an id is
 /// unique in the whole cluster.
 pub const FIRST_MEMORY_ID: NodeId = NodeId(1_000_001);
+
+/// What stands for a coordinator's process where it is stored: coordinators have no
+/// record of their own that could count their starts. Fits a JSON number.
+pub fn coordinator_incarnation(process: Uuid) -> Incarnation {
+    Incarnation((process.as_u64_pair().0 >> 11) | 1)
+}
 
 /// A node's first frame.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,6 +124,34 @@ impl Session {
         }
     }
 
+    /// A coordinator that held shards under the controller before.
+    pub(super) fn of_shard(shard: &Shard, heard: Duration) -> Self {
+        Self {
+            plane: Plane::Coordinator,
+            state: SessionState::Awaited,
+            stream: None,
+            process: Uuid::nil(),
+            incarnation: shard.incarnation,
+            grpc_address: shard.grpc_address.clone(),
+            http_address: String::new(),
+            rack: String::new(),
+            version: String::new(),
+            folder_ids: BTreeSet::new(),
+            folders: Vec::new(),
+            health: Health::default(),
+            heard,
+        }
+    }
+
+    /// The process that registers is the one whose session this is.
+    fn is_of(&self, plane: Plane, process: Uuid) -> bool {
+        let awaited = self.state == SessionState::Awaited
+            && self.plane == plane
+            && plane == Plane::Coordinator
+            && self.incarnation == coordinator_incarnation(process);
+        self.process == process || awaited
+    }
+
     pub(super) fn of_registration(
         registration: &Registration,
         stream: StreamId,
@@ -186,6 +220,16 @@ impl Sessions {
 
     pub(super) fn await_node(&mut self, id: NodeId, node: &Node, now: Duration) {
         self.by_node.insert(id, Session::of_node(node, now));
+    }
+
+    /// Not if it is awaited already.
+    pub(super) fn await_coordinator(&mut self, shard: &Shard, now: Duration) -> bool {
+        let free = !self.by_node.contains_key(&shard.coordinator);
+        if free {
+            let session = Session::of_shard(shard, now);
+            self.by_node.insert(shard.coordinator, session);
+        }
+        free
     }
 
     /// Ticks come every quarter of the time-out. A longer gap is our own sleep,
@@ -313,11 +357,11 @@ impl Sessions {
     }
 
     /// An id for a node that is kept in memory only.
-    pub(super) fn memory_id(&mut self, asked: NodeId, process: Uuid) -> NodeId {
+    pub(super) fn memory_id(&mut self, plane: Plane, asked: NodeId, process: Uuid) -> NodeId {
         let free = |id| {
             self.by_node
                 .get(&id)
-                .is_none_or(|session| session.process == process)
+                .is_none_or(|session| session.is_of(plane, process))
         };
         if asked >= FIRST_MEMORY_ID && free(asked) {
             return asked;

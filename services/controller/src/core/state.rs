@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_metastore::{Revision, keys::Key};
 use talweg_types::{
-    FolderId, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, TimestampMs, TopicId,
-    TopicPartition,
+    FolderId, Incarnation, LeaderEpoch, NodeId, Offset, PartitionEpoch, ShardEpoch, TimestampMs,
+    TopicId, TopicPartition,
 };
 use uuid::Uuid;
 
@@ -70,6 +70,28 @@ pub struct Topic {
     pub idempotency_key: String,
     /// Counts that were in force before, and until when; oldest first.
     pub earlier: Vec<(u32, TimestampMs)>,
+    /// A retry or dead-letter topic.
+    pub derived: Option<Derived>,
+}
+
+/// Whose retry or dead-letter topic a topic is. The source may be gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Derived {
+    pub source: TopicId,
+    pub group: String,
+}
+
+/// Who coordinates a shard of an internal topic.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Shard {
+    /// [`NodeId::NONE`]: nobody now.
+    pub coordinator: NodeId,
+    /// The one process that may take it in this epoch; 0 without a coordinator.
+    pub incarnation: Incarnation,
+    /// Raised each time that it is given out.
+    pub epoch: ShardEpoch,
+    /// Where its coordinator listens.
+    pub grpc_address: String,
 }
 
 /// The atomic unit of leadership.
@@ -165,6 +187,7 @@ pub enum Value {
     TopicName(TopicId),
     Partition(Partition),
     Tombstone(Tombstone),
+    Shard(Shard),
     /// The first id never given out.
     ProducerIds(i64),
     Balance(Balance),

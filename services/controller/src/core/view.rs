@@ -3,7 +3,7 @@
 //! writes and a reload after an unclear one walk the same path.
 
 use super::state::{
-    Balance, Change, Cluster, Life, Node, Partition, Stored, Tombstone, Topic, Value,
+    Balance, Change, Cluster, Life, Node, Partition, Shard, Stored, Tombstone, Topic, Value,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_metastore::{Revision, keys::Key};
@@ -19,6 +19,7 @@ pub struct View {
     pub names: BTreeMap<String, Stored<TopicId>>,
     pub partitions: BTreeMap<TopicPartition, Stored<Partition>>,
     pub tombstones: BTreeMap<TopicId, Stored<Tombstone>>,
+    pub shards: BTreeMap<TopicPartition, Stored<Shard>>,
     pub producer_ids: Option<Stored<i64>>,
     pub balance: Option<Stored<Balance>>,
     /// Partitions by leader; derived.
@@ -61,6 +62,9 @@ impl View {
             (Key::Tombstone(id), Some(Value::Tombstone(value))) => {
                 self.tombstones.insert(id, Stored { value, revision });
             }
+            (Key::Shard(tp), Some(Value::Shard(value))) => {
+                self.shards.insert(tp, Stored { value, revision });
+            }
             (Key::ProducerIds, Some(Value::ProducerIds(value))) => {
                 self.producer_ids = Some(Stored { value, revision });
             }
@@ -83,6 +87,7 @@ impl View {
             Key::TopicName(name) => drop(self.names.remove(name)),
             Key::Partition(tp) => self.remove_partition(*tp),
             Key::Tombstone(id) => drop(self.tombstones.remove(id)),
+            Key::Shard(tp) => drop(self.shards.remove(tp)),
             Key::ProducerIds => self.producer_ids = None,
             Key::Balance => self.balance = None,
         }
@@ -125,6 +130,7 @@ impl View {
             Key::TopicName(name) => self.names.get(name).map(|s| s.revision),
             Key::Partition(tp) => self.partitions.get(tp).map(|s| s.revision),
             Key::Tombstone(id) => self.tombstones.get(id).map(|s| s.revision),
+            Key::Shard(tp) => self.shards.get(tp).map(|s| s.revision),
             Key::ProducerIds => self.producer_ids.as_ref().map(|s| s.revision),
             Key::Balance => self.balance.as_ref().map(|s| s.revision),
         }
@@ -201,6 +207,9 @@ impl View {
             self.check_partition(*tp, &stored.value)
                 .map_err(|why| format!("{tp}: {why}"))?;
         }
+        for (tp, stored) in &self.shards {
+            check_shard(&stored.value).map_err(|why| format!("shard {tp}: {why}"))?;
+        }
         let led: usize = self.led.values().map(BTreeSet::len).sum();
         let with_leader = self
             .partitions
@@ -271,6 +280,14 @@ impl View {
             ));
         }
         Ok(())
+    }
+}
+
+fn check_shard(shard: &Shard) -> Result<(), &'static str> {
+    match shard.coordinator.is_none() {
+        true if shard.incarnation.0 != 0 => Err("nobody has an incarnation"),
+        false if shard.epoch.0 < 1 => Err("given out in no epoch"),
+        _ => Ok(()),
     }
 }
 

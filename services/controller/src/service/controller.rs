@@ -115,11 +115,21 @@ impl ControllerService for ControllerApi {
         ))
     }
 
-    /// NOT_BUILT.
+    /// Also: UNKNOWN_TOPIC for the source; INVALID_NAME of topic or group; INTERNAL_TOPIC
+    /// as the source; NAME_CONFLICT; NOT_ENOUGH_NODES and TOPIC_NOT_READY (try again).
     async fn ensure_derived_topic(
         &self,
-        _: Request<EnsureDerivedTopicRequest>,
+        request: Request<EnsureDerivedTopicRequest>,
     ) -> Result<Response<EnsureDerivedTopicResponse>, Status> {
-        Err(Refusal::not_built("Topics of groups are not built in this version.").into())
+        let request = convert::derive(request.into_inner())?;
+        let answer = self.handle.request(request).await?;
+        let Reply::Created(created) = answer.reply else {
+            return Err(Refusal::internal("the controller answered another question").into());
+        };
+        let topic = Some(convert::topic(created.id, &created.topic));
+        Ok(at_revision(
+            EnsureDerivedTopicResponse { topic },
+            answer.revision,
+        ))
     }
 }

@@ -16,7 +16,7 @@ use talweg_proto::{
     controller::v1::{
         ClusterDelta, ClusterView, FolderBoot, NodeHeartbeat, NodeLeaving, NodeRegistered,
         NodeSessionRequest, NodeSessionResponse, PartitionState, RegisterNode, RegisteredFolder,
-        WatchClusterRequest, WatchClusterResponse,
+        ShardState, WatchClusterRequest, WatchClusterResponse,
         controller_service_client::ControllerServiceClient, node_session_request::Frame as Ask,
         node_session_response::Frame as Answer, watch_cluster_response::Update,
     },
@@ -253,6 +253,7 @@ pub struct Seen {
     pub partitions: BTreeMap<(Bytes, u32), PartitionState>,
     pub nodes: BTreeMap<u32, v1::NodeMetadata>,
     pub tombstones: BTreeMap<Bytes, Vec<u32>>,
+    pub shards: BTreeMap<(Bytes, u32), ShardState>,
 }
 
 impl Seen {
@@ -270,6 +271,8 @@ impl Seen {
             .extend(view.partitions.into_iter().map(keyed));
         self.nodes
             .extend(view.nodes.into_iter().map(|node| (node.node_id, node)));
+        let keyed = |s: ShardState| ((s.topic_id.clone(), s.shard), s);
+        self.shards.extend(view.shards.into_iter().map(keyed));
         for stone in view.tombstones {
             match stone.pending_nodes.is_empty() {
                 true => drop(self.tombstones.remove(&stone.topic_id)),

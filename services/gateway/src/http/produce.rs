@@ -163,7 +163,7 @@ async fn send_numbered(
 
 /// The topic in the gateway's view.
 pub async fn find(state: &HttpState, name: &str) -> Result<Arc<TopicView>, Failure> {
-    if name.starts_with("__") {
+    if talweg_types::is_internal(name) {
         let message = format!("{name:?} is Talweg's own; clients do not write to it");
         return Err(Refusal::new(ErrorCode::InternalTopic, message).into());
     }

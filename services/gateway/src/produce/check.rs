@@ -142,7 +142,7 @@ pub fn acks(topic: &TopicView, stream: Option<Acks>) -> Result<Acks, Refusal> {
 
 /// INTERNAL_TOPIC for Talweg's own topics.
 pub fn writable(name: &str) -> Result<(), Refusal> {
-    if name.starts_with("__") {
+    if talweg_types::is_internal(name) {
         let message = format!("{name:?} is one of Talweg's own topics; clients do not write to it");
         return Err(Refusal::new(ErrorCode::InternalTopic, message));
     }

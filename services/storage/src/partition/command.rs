@@ -7,6 +7,7 @@
 use super::{
     completion::Completions,
     handle::PartitionHandle,
+    internal::InternalAppend,
     rounds::{FlushKind, Flushed},
 };
 use crate::replicate::{Outbox, ReplicaFrame};
@@ -104,6 +105,8 @@ pub type CaughtUp = BTreeMap<TopicPartition, Vec<(NodeId, u64)>>;
 /// A message to a loop.
 pub enum Command {
     Append(AppendRequest),
+    /// A coordinator's.
+    AppendInternal(InternalAppend),
     Open(Box<Opened>),
     Lead {
         tp: TopicPartition,

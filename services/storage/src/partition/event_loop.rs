@@ -8,7 +8,8 @@
 
 use super::{
     command::{AppendRequest, CaughtUp, Command, LoopHandle, Opened},
-    completion::{AppendRefusal, Deliveries},
+    completion::{AppendRefusal, Deliveries, Outcome},
+    internal::{InternalAppend, refuse_internal},
     replica::{AppendedRound, Replica, refuse_all},
     rounds::{FlushKind, Flushed, FolderRounds, Taken},
 };
@@ -142,8 +143,12 @@ impl EventLoop {
         // Whoever came too late is told.
         let now = clock::monotonic_now();
         while let Ok(command) = self.mailbox.try_recv() {
-            if let Command::Append(request) = command {
-                self.append(now, BTreeMap::from([(request.tp, vec![request])]));
+            match command {
+                Command::Append(request) => {
+                    self.append(now, BTreeMap::from([(request.tp, vec![request])]));
+                }
+                Command::AppendInternal(request) => self.append_internal(now, request),
+                _ => {}
             }
         }
         self.out.wake();
@@ -214,6 +219,25 @@ impl EventLoop {
         self.settings.metrics.appended(total.bytes, total.records);
     }
 
+    fn append_internal(&mut self, now: MonotonicMs, request: InternalAppend) {
+        let tp = request.tp;
+        let refusal = match self.replicas.get_mut(&tp) {
+            _ if self.phase != Phase::Serving => AppendRefusal::Stopping,
+            Some(replica) if replica.deleting.is_none() => {
+                let done = replica.append_internal(now, request, &mut self.out);
+                self.settings.metrics.appended(done.bytes, done.records);
+                if done.bytes > 0 {
+                    self.settings.metrics.writes(self.index, now);
+                    self.wrote(now, tp, done.bytes);
+                }
+                return;
+            }
+            _ => AppendRefusal::NotLeader,
+        };
+        let outcome = Outcome::Refused(refusal);
+        refuse_internal(&request.stream, outcome, &mut self.out);
+    }
+
     /// A replica has `bytes` more to flush.
     fn wrote(&mut self, now: MonotonicMs, tp: TopicPartition, bytes: u64) {
         let Some(replica) = self.replicas.get_mut(&tp) else {
@@ -237,6 +261,7 @@ impl EventLoop {
             Command::Append(request) => {
                 self.append(now, BTreeMap::from([(request.tp, vec![request])]))
             }
+            Command::AppendInternal(request) => self.append_internal(now, request),
             Command::Open(opened) => self.on_open(now, *opened),
             Command::Lead { tp, leadership } => {
                 self.with(now, tp, |replica, out| replica.lead(now, leadership, out));

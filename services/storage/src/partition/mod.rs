@@ -10,6 +10,7 @@ mod completion;
 mod event_loop;
 mod following;
 mod handle;
+mod internal;
 mod replica;
 mod rounds;
 mod watchers;
@@ -24,6 +25,7 @@ pub use command::{
 pub use completion::{AppendRefusal, Completion, Completions, Deliveries, Outcome};
 pub use event_loop::{LoopSettings, spawn_loop};
 pub use handle::{Cuts, LogCut, PartitionHandle, Registry};
+pub use internal::{InternalAppend, InternalBatch};
 pub use replica::{AppendedRound, Replica};
 pub use rounds::{FlushKind, Flushed, Taken};
 pub use watchers::{StreamWaker, Watcher};

@@ -87,11 +87,23 @@ pub struct AppendedRound {
 }
 
 /// A batch that goes to the log, and its producer.
-struct Waiting {
+pub(super) struct Waiting {
     stream: Arc<Completions>,
     slot: u32,
     sequence: u64,
     acks: Acks,
+}
+
+impl Waiting {
+    /// For a stream that asks once.
+    pub(super) fn one(stream: &Arc<Completions>, acks: Acks) -> Self {
+        Self {
+            stream: Arc::clone(stream),
+            slot: 0,
+            sequence: 0,
+            acks,
+        }
+    }
 }
 
 impl Replica {
@@ -305,7 +317,7 @@ impl Replica {
     ) -> AppendedRound {
         let (mut batches, mut waiting, mut room) = (Vec::new(), Vec::new(), Vec::new());
         for request in requests {
-            match self.admit(now, &request) {
+            match self.admit(now, request.acks, request.expected_epoch) {
                 Ok(()) => {
                     let AppendRequest {
                         acks,
@@ -334,6 +346,18 @@ impl Replica {
         let results = self.log.append(&batches, (self.wall_clock)());
         let done = count(&batches, &results);
         drop((batches, room));
+        self.settle(now, waiting, results, out);
+        done
+    }
+
+    /// What was appended waits for its acknowledgement; the rest is refused.
+    pub(super) fn settle(
+        &mut self,
+        now: MonotonicMs,
+        waiting: Vec<Waiting>,
+        results: Vec<Result<Appended, AppendError>>,
+        out: &mut Deliveries,
+    ) {
         let mut waiters = Vec::with_capacity(waiting.len());
         for (waiting, result) in waiting.into_iter().zip(results) {
             match result {
@@ -360,12 +384,16 @@ impl Replica {
         let log_end = self.log.bounds().log_end;
         self.step(now, Event::Appended { log_end, waiters }, out);
         self.handle.copiers.wake_armed();
-        done
     }
 
-    fn admit(&self, now: MonotonicMs, request: &AppendRequest) -> Result<(), AppendRefusal> {
+    pub(super) fn admit(
+        &self,
+        now: MonotonicMs,
+        acks: Acks,
+        expected_epoch: Option<LeaderEpoch>,
+    ) -> Result<(), AppendRefusal> {
         self.leader
-            .admit_at(now, request.acks, &self.contacts.read())
+            .admit_at(now, acks, &self.contacts.read())
             .map_err(|refusal| match refusal {
                 NotAdmitted::NotLeader => match self.handle.failure() {
                     Some(why) => AppendRefusal::Log(AppendError::FolderFailed(why)),
@@ -381,7 +409,7 @@ impl Replica {
         if self.handed_over >= self.leader.epoch() {
             return Err(AppendRefusal::NotLeader);
         }
-        match (request.expected_epoch, self.leader.epoch()) {
+        match (expected_epoch, self.leader.epoch()) {
             (Some(asked), Some(current)) if asked != current => {
                 Err(AppendRefusal::OtherEpoch { asked, current })
             }

@@ -103,17 +103,9 @@ pub struct Target {
 /// Resolves topic, acks, leader and epoch. `acks`: of the stream; none is the
 /// topic's default.
 pub fn target(node: &Node, frame: &BatchFrame, acks: Option<Acks>) -> Result<Target, Refusal> {
-    let internal = |name: &str| {
-        let message = format!("{name:?} is one of Talweg's own topics; clients do not write to it");
-        Refusal::new(ErrorCode::InternalTopic, message)
-    };
-    if frame.topic.starts_with("__") {
-        return Err(internal(&frame.topic));
-    }
+    resolve::check_writable(&frame.topic)?;
     let topic = resolve::topic(node, &frame.topic, &frame.topic_id)?;
-    if topic.topic.name.starts_with("__") {
-        return Err(internal(&topic.topic.name));
-    }
+    resolve::check_writable(&topic.topic.name)?;
     let acks = acks.unwrap_or(topic.config.default_acks);
     if acks < topic.config.min_acks {
         let message = format!(

@@ -7,6 +7,9 @@ mod pending;
 mod refusals;
 mod stream;
 
+pub use accept::is_slow;
+pub use refusals::refusal;
+
 use crate::{node::Node, resolve};
 use async_trait::async_trait;
 use std::sync::Arc;

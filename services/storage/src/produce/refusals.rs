@@ -55,6 +55,9 @@ fn of_log(tp: &TopicPartition, base_sequence: i32, error: &AppendError) -> Refus
             .with_sequence(tp.partition.0, expected.0, base_sequence),
         AppendError::UnknownProducer => new(ErrorCode::UnknownProducer),
         AppendError::Fenced { .. } => new(ErrorCode::ProducerFenced),
+        AppendError::ShardFenced { .. } | AppendError::FenceMissing { .. } => {
+            new(ErrorCode::ShardFenced)
+        }
         AppendError::DiskFull => new(ErrorCode::DiskFull).retry_after(DISK_FULL_RETRY_MS),
         AppendError::FolderFailed(_) => new(ErrorCode::FolderFailed),
         AppendError::DuplicateKeyInBatch { .. }

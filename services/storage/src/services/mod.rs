@@ -1,10 +1,13 @@
 //! Calls beside the data streams. Each method decodes, asks, encodes.
 
+mod backlog;
 mod cluster;
+mod internal;
 mod offsets;
 mod replicas;
 
 pub use cluster::Cluster;
+pub use internal::InternalLog;
 pub use offsets::Offsets;
 pub use replicas::Replicas;
 

@@ -168,6 +168,7 @@ impl Offsets {
         )
         .await;
         let topic = resolve::topic(&self.node, &target.topic, &target.topic_id)?;
+        resolve::check_writable(&topic.topic.name)?;
         let (handle, _) = resolve::readable_partition(&self.node, &topic, target.partition)?;
         let before = match target.before_offset {
             -1 => None,

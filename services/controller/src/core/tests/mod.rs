@@ -12,6 +12,7 @@ mod placement;
 mod rebalance;
 mod recovery;
 mod replicas;
+mod shards;
 mod steps;
 mod topics;
 
@@ -32,6 +33,9 @@ pub(super) fn settings() -> Settings {
         },
         preferred_after: Some(PREFERRED_AFTER),
         new_cluster_id: Uuid::from_u128(0xc1),
+        coordinator_shards: 8,
+        coordinator_replication_factor: None,
+        new_offsets_topic: TopicId(Uuid::from_u128(0x0ff5e7)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Growth and settings. All is checked first; the new partition count comes into
 //! force, with the settings, once its partitions are written.
 
-use super::Creation;
+use super::{Creation, refuse_internal};
 use crate::core::{
     AlterTopic, CHANGES_PER_WRITE, Change, Core, Life, Now, Refusal, Reply, Topic, Value,
     jobs::Progress, reconcile::put, requests::Next,
@@ -21,6 +21,7 @@ impl Core {
         progress: &mut Progress,
     ) -> Result<Next, Refusal> {
         let name = &alter.name;
+        refuse_internal(name)?;
         let (id, topic) = self
             .view
             .topic_by_name(name)
@@ -66,7 +67,7 @@ impl Core {
     /// Partitions with eligible replicas and enough in sync for a new, lower
     /// minimum: from then on the watermark passes them by, so they go first.
     fn plan_minimum(&self, id: TopicId, after: &Topic) -> Option<Vec<Change>> {
-        let config = TopicConfig::resolve(&after.config).unwrap_or_default();
+        let config = TopicConfig::resolve_stored(&after.config);
         let minimum = config.min_insync_at(after.replication_factor) as usize;
         let emptied = self.view.partitions_of(id).filter_map(|(tp, before)| {
             let enough = before.in_sync.len() >= minimum && !before.eligible.is_empty();

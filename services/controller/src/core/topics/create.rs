@@ -1,8 +1,8 @@
 //! Creation: topic and name first, in `creating`; then its partitions; then `ready`.
 
 use crate::core::{
-    CHANGES_PER_WRITE, Change, Core, CreateTopic, Life, Now, Partition, Refusal, Reply, Topic,
-    Value, jobs::Progress, reconcile::put, requests::Next,
+    CHANGES_PER_WRITE, Change, Core, CreateTopic, Derived, Life, Now, Partition, Refusal, Reply,
+    Topic, Value, jobs::Progress, reconcile::put, requests::Next,
 };
 use talweg_metastore::keys::Key;
 use talweg_types::{
@@ -27,15 +27,25 @@ impl Creation {
     }
 }
 
+/// A topic and its name, in one step.
+pub(in crate::core) fn new_topic(id: TopicId, topic: Topic) -> Vec<Change> {
+    let name = topic.name.clone();
+    vec![
+        Change::put(Key::Topic(id), Value::Topic(topic)),
+        Change::put(Key::TopicName(name), Value::TopicName(id)),
+    ]
+}
+
 impl Core {
     pub(in crate::core) fn plan_create(
         &mut self,
         now: Now,
         create: &CreateTopic,
+        derived: Option<&Derived>,
         progress: &mut Progress,
     ) -> Result<Next, Refusal> {
         let Some(topic) = self.view.topics.get(&create.id).map(|stored| &stored.value) else {
-            return self.begin_creation(now, create, progress);
+            return self.begin_creation(now, create, derived, progress);
         };
         if topic.life == Life::Ready {
             return Ok(Next::Reply(Reply::Created(
@@ -56,6 +66,7 @@ impl Core {
         &self,
         now: Now,
         create: &CreateTopic,
+        derived: Option<&Derived>,
         progress: &mut Progress,
     ) -> Result<Next, Refusal> {
         check_name(&create.name).map_err(|why| Refusal::InvalidName {
@@ -95,14 +106,9 @@ impl Core {
             life: Life::Creating,
             idempotency_key: create.idempotency_key.clone(),
             earlier: Vec::new(),
+            derived: derived.cloned(),
         };
-        Ok(Next::Write(vec![
-            Change::put(Key::Topic(create.id), Value::Topic(topic)),
-            Change::put(
-                Key::TopicName(create.name.clone()),
-                Value::TopicName(create.id),
-            ),
-        ]))
+        Ok(Next::Write(new_topic(create.id, topic)))
     }
 
     /// The name is taken: by a repeat of the same request, or by another.
@@ -207,7 +213,7 @@ impl Core {
 
     /// The replication factor asked for, or by default 3, or the number of
     /// storage nodes that can take replicas if that is less.
-    fn checked_factor(&self, asked: Option<i32>) -> Result<u32, Refusal> {
+    pub(in crate::core) fn checked_factor(&self, asked: Option<i32>) -> Result<u32, Refusal> {
         let limit = limits::REPLICATION_FACTOR_MAX;
         let Some(asked) = asked else {
             let nodes = u32::try_from(self.hosts().count()).unwrap_or(u32::MAX);

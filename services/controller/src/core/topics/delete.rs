@@ -1,6 +1,7 @@
 //! Deletion: the name is given up for a tombstone in one step; the tombstone
 //! goes when every replica's node has confirmed and no partition key is left.
 
+use super::refuse_internal;
 use crate::core::{
     CHANGES_PER_WRITE, Change, Core, DeleteTopic, Job, Life, Now, Refusal, Reply, Tombstone, Topic,
     Value, jobs::Progress, requests::Next,
@@ -67,6 +68,7 @@ impl Core {
                 });
             }
         };
+        refuse_internal(&topic.name)?;
         match topic.life {
             Life::Ready => Ok((id, topic)),
             Life::Creating => Err(Refusal::TopicNotReady {

@@ -9,11 +9,21 @@
 mod alter;
 mod create;
 mod delete;
+mod derive;
 
 pub use create::Creation;
+pub(super) use create::new_topic;
 
 use super::{Change, Core, Refusal, TopicAnswer};
-use talweg_types::{Durability, TopicConfig, TopicId};
+use talweg_types::{Durability, TopicConfig, TopicId, is_internal};
+
+/// Clients change no topic of ours.
+fn refuse_internal(name: &str) -> Result<(), Refusal> {
+    match is_internal(name) {
+        true => Err(Refusal::InternalTopic { name: name.into() }),
+        false => Ok(()),
+    }
+}
 
 impl Core {
     /// The next transaction that finishes something left half done.
@@ -28,7 +38,7 @@ impl Core {
             .visible_topic(id)
             .ok_or(Refusal::UnknownTopicId { id })?
             .clone();
-        let config = TopicConfig::resolve(&topic.config)?;
+        let config = TopicConfig::resolve_stored(&topic.config);
         if topic.replication_factor == 2 && config.min_insync_at(2) == 1 {
             warnings.push(
                 "min.insync.replicas=1 with two replicas: while one of them is away, acknowledged \
