@@ -91,19 +91,16 @@ impl Core {
             let at = locate(&position)?;
             self.passable(at, &position)?;
             let part = self.parts.get(&at);
-            let below = part.and_then(|part| part.committed.filter(|_| !part.sought));
-            if let Some(stored) = below.filter(|stored| *stored > position.offset) {
-                let why = format!(
-                    "offset {} of partition {} is below the stored {stored}; only a seek goes back",
-                    position.offset, at.partition
-                );
-                return Err(Refusal::new(ErrorCode::BelowCommitted, why));
+            let generation = part.map_or(0, |part| part.generation);
+            let below = part.and_then(|it| it.below_stored(at, position.offset, generation));
+            if let Some(refusal) = below {
+                return Err(refusal);
             }
             items.push(Item {
                 at,
                 offset: position.offset,
                 metadata: position.metadata,
-                generation: part.map_or(0, |part| part.generation),
+                generation,
             });
         }
         Ok(items)

@@ -1,6 +1,6 @@
 //! What is stored: explicit commits in order, acknowledgements as they add up.
 
-use super::{Answer, Asked, Core, Part, Request};
+use super::{Answer, Asked, Core, Part, Request, client::not_owned};
 use crate::groups::id_bytes;
 use std::collections::VecDeque;
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -75,9 +75,15 @@ impl Core {
 
     fn fate(&self, waiting: &Waiting) -> Fate {
         for item in &waiting.items {
-            let Some(part) = self.parts.get(&item.at) else {
-                continue;
+            // It may have gone, and come again, while an earlier commit waited.
+            let part = self.parts.get(&item.at);
+            let same = |part: &&Part| item.generation >= part.first_generation;
+            let Some(part) = part.filter(same) else {
+                return Fate::Refused(not_owned(item.at));
             };
+            if let Some(refusal) = part.below_stored(item.at, item.offset, item.generation) {
+                return Fate::Refused(refusal);
+            }
             if let Some(stuck) = part.stuck_below(item.offset) {
                 let why = format!(
                     "record {stuck} of partition {} failed and could not be copied; seek to it, or past it",
@@ -207,10 +213,36 @@ impl Core {
 }
 
 impl Part {
+    /// BELOW_COMMITTED for an offset that would step back without a seek.
+    pub(super) fn below_stored(
+        &self,
+        at: TopicPartition,
+        offset: i64,
+        generation: u64,
+    ) -> Option<Refusal> {
+        let sought = self.sought && generation == self.generation;
+        let stored = self
+            .committed
+            .filter(|stored| !sought && *stored > offset)?;
+        let why = format!(
+            "offset {offset} of partition {} is below the stored {stored}; only a seek goes back",
+            at.partition
+        );
+        Some(Refusal::new(ErrorCode::BelowCommitted, why))
+    }
+
     fn on_stored(&mut self, offset: i64, generation: u64) {
+        if generation < self.first_generation {
+            return;
+        }
         self.committed = Some(offset);
         self.sought &= generation != self.generation;
-        if self.want.as_ref().is_some_and(|want| want.offset == offset) {
+        let same = generation == self.generation;
+        if self
+            .want
+            .as_ref()
+            .is_some_and(|want| same && want.offset <= offset)
+        {
             self.want = None;
         }
     }

@@ -42,6 +42,8 @@ pub struct Part {
     pub given_epoch: i32,
     /// Counts how often it was given or moved on this stream, from 1.
     pub generation: u64,
+    /// Its generation when it was given: what is of before is of another ownership.
+    pub first_generation: u64,
     /// Where reading begins or goes on.
     pub start: StartAt,
     /// The next offset to send; none before a leader has said.
@@ -85,6 +87,7 @@ impl Part {
             topic,
             given_epoch: given.given_epoch,
             generation: 1,
+            first_generation: 1,
             start: next.map_or(policy, StartAt::Offset),
             next,
             done: next,
@@ -146,6 +149,7 @@ impl Part {
 
     /// Records up to `to` went to the member.
     pub fn on_sent(&mut self, from: i64, to: i64, epoch: i32, now: u64) {
+        self.done.get_or_insert(from);
         self.spans.push(from, to, epoch, now);
         self.advance_to(to);
     }
@@ -155,7 +159,6 @@ impl Part {
         let to = self.next.map_or(to, |next| next.max(to));
         self.next = Some(to);
         self.start = StartAt::Offset(to);
-        self.done.get_or_insert(to);
         if self.spans.is_empty() {
             self.done = Some(to);
         }
