@@ -5,9 +5,12 @@ use crate::common::*;
 use proptest::prelude::*;
 use talweg_log::{
     AppendError, Fence, PartitionLog, ReplicaBatch,
-    sidecar::{Sidecar, sessions::SessionsFile},
+    sidecar::{
+        Sidecar,
+        sessions::{SegmentState, SessionsFile},
+    },
 };
-use talweg_types::{LeaderEpoch, Offset, ShardEpoch};
+use talweg_types::{LeaderEpoch, Offset, ShardEpoch, TimestampMs};
 
 fn epoch(log: &PartitionLog) -> i32 {
     log.fence().map_or(0, |fence| fence.epoch.0)
@@ -174,7 +177,14 @@ fn a_follower_fences_as_its_leader_did() {
 fn v1_sessions() -> Vec<u8> {
     SessionsFile {
         offset: Offset(20),
-        segment: talweg_log::sidecar::sessions::SegmentState::empty(Offset(20)),
+        segment: SegmentState {
+            base: Offset(20),
+            position: 0,
+            first_append: TimestampMs::NONE,
+            last_append: TimestampMs::NONE,
+            max_timestamp: TimestampMs::NONE,
+            blocks: Vec::new(),
+        },
         sessions: Vec::new(),
         keys: Vec::new(),
         fence: None,
