@@ -15,6 +15,7 @@ mod active;
 mod append;
 mod buffers;
 mod check;
+mod compact;
 mod config;
 mod delete;
 pub mod dump;
@@ -51,7 +52,8 @@ mod verify;
 mod walk;
 
 pub use append::Appended;
-pub use config::{FolderOptions, LogConfig};
+pub use compact::{Compaction, CompactionError, CompactionNeed, CompactionReport};
+pub use config::{CompactionConfig, FolderOptions, LogConfig};
 pub use error::{AppendError, FolderError, LogError, ReadError};
 pub use flush::{FlushTicket, run_together};
 pub use folder::{FolderReport, LogFolder};
