@@ -22,10 +22,6 @@ pub enum Fault {
     TailNotChecked,
     /// Producer sessions are those of the file, without what came since.
     SessionsNotReplayed,
-    /// Compaction looks above the last stable offset.
-    CompactsUncommitted,
-    /// Compaction leaves the index as it was.
-    IndexNotReplaced,
 }
 
 talweg_types::planting!(Fault where feature = "planted-faults");

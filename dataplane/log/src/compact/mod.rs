@@ -19,6 +19,7 @@
 mod filter;
 mod keys;
 mod output;
+mod place;
 mod round;
 mod survey;
 pub(crate) mod swap;
@@ -26,11 +27,7 @@ pub(crate) mod swap;
 pub use round::{Compaction, CompactionError, CompactionReport};
 pub use survey::CompactionNeed;
 
-use crate::{
-    fault::{Fault, planted},
-    partition::PartitionLog,
-    reader::ReadOutcome,
-};
+use crate::{partition::PartitionLog, reader::ReadOutcome};
 use bytes::{Bytes, BytesMut};
 use round::Plan;
 use std::sync::{
@@ -81,12 +78,8 @@ impl PartitionLog {
         let recorded = recorded
             .as_ref()
             .map_or(Offset::ZERO, |record| record.flushed_segment);
-        let stable = match planted(Fault::CompactsUncommitted) {
-            true => bounds.log_end,
-            false => bounds.last_stable,
-        };
         let limits = [
-            Some(stable),
+            Some(bounds.last_stable),
             Some(bounds.flushed_end),
             Some(recorded),
             self.keys.oldest(),
