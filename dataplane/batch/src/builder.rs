@@ -213,19 +213,19 @@ pub(crate) fn seal(mut batch: Vec<u8>, mut header: BatchHeader) -> Result<Bytes,
 }
 
 /// One record on its way into a payload.
-struct Plan<'k, H> {
+pub(crate) struct Plan<'k, H> {
     /// What the timestamp delta counts from.
-    first: TimestampMs,
-    offset_delta: i32,
-    timestamp: TimestampMs,
-    key: Option<&'k [u8]>,
-    value: Option<&'k [u8]>,
-    headers: H,
+    pub first: TimestampMs,
+    pub offset_delta: i32,
+    pub timestamp: TimestampMs,
+    pub key: Option<&'k [u8]>,
+    pub value: Option<&'k [u8]>,
+    pub headers: H,
 }
 
 impl<'a, H: Iterator<Item = HeaderRef<'a>> + Clone> Plan<'_, H> {
     /// Checks everything before it writes anything.
-    fn put(self, out: &mut Vec<u8>) -> Result<(), RecordFault> {
+    pub(crate) fn put(self, out: &mut Vec<u8>) -> Result<(), RecordFault> {
         if self.timestamp < TimestampMs::NONE {
             return Err(RecordFault::TimestampNegative(self.timestamp.0));
         }

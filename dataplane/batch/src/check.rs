@@ -26,6 +26,8 @@ pub struct ValidationLimits {
     pub max_records: u32,
     /// Headers of one record.
     pub max_headers: u32,
+    /// A record without a key is refused: compaction tells records apart by it.
+    pub needs_key: bool,
 }
 
 impl ValidationLimits {
@@ -38,7 +40,13 @@ impl ValidationLimits {
             max_timestamp: TimestampMs(now.0.saturating_add(config.message_timestamp_after_max_ms)),
             max_records: limits::BATCH_RECORDS_MAX,
             max_headers: limits::RECORD_HEADERS_MAX,
+            needs_key: config.cleanup.compacts(),
         }
+    }
+
+    /// Whether a record with this key may enter; the one rule for both forms.
+    pub fn takes_key(&self, key: Option<&[u8]>) -> bool {
+        key.is_some() || !self.needs_key
     }
 }
 
@@ -243,6 +251,9 @@ impl<'a> Pass<'a> {
                 expected,
                 actual: record.offset_delta,
             });
+        }
+        if !limits.takes_key(record.key) {
+            return Err(RecordFault::KeyMissing);
         }
         let timestamp = record.timestamp(header.first_timestamp)?;
         if timestamp < TimestampMs::NONE {

@@ -109,6 +109,8 @@ pub enum RecordFault {
     TimestampAhead { timestamp: i64, max: i64 },
     #[error("{actual} bytes of key, value and headers; the limit is {limit}")]
     TooLarge { limit: u32, actual: usize },
+    #[error("it has no key, which every record of a compacted topic needs (cleanup.policy)")]
+    KeyMissing,
     /// Null, empty, longer than 128 bytes, or given twice.
     #[error("its idempotency key must be 1 to {limit} bytes, given once")]
     IdempotencyKey { limit: usize },
@@ -145,7 +147,8 @@ pub enum BatchErrorKind {
     TimestampOutOfRange {
         index: usize,
     },
-    /// Well formed, but breaks a rule: too many headers, a bad idempotency key.
+    /// Well formed, but breaks a rule: too many headers, a bad idempotency key, no
+    /// key where the topic is compacted.
     InvalidRecord {
         index: usize,
     },
@@ -210,7 +213,7 @@ impl RecordFault {
             Self::TimestampOverflow { .. }
             | Self::TimestampNegative(_)
             | Self::TimestampAhead { .. } => Kind::TimestampOutOfRange { index },
-            Self::TooManyHeaders { .. } | Self::IdempotencyKey { .. } => {
+            Self::TooManyHeaders { .. } | Self::IdempotencyKey { .. } | Self::KeyMissing => {
                 Kind::InvalidRecord { index }
             }
             _ => Kind::Corrupt,

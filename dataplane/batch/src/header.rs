@@ -37,6 +37,7 @@ pub(crate) mod bits {
     pub const LOG_APPEND_TIME: i16 = 0x08;
     pub const TRANSACTIONAL: i16 = 0x10;
     pub const CONTROL: i16 = 0x20;
+    pub const DELETE_HORIZON: i16 = 0x40;
 }
 
 /// The header, parsed. Offsets and counts are as stated, not yet compared with
@@ -58,7 +59,7 @@ pub struct BatchHeader {
     /// count - 1.
     pub last_offset_delta: i32,
     /// What the records' timestamp deltas count from: usually the first
-    /// record's timestamp. A record may be earlier.
+    /// record's timestamp, or the delete horizon. A record may be earlier.
     pub first_timestamp: TimestampMs,
     /// The largest timestamp in the batch.
     pub max_timestamp: TimestampMs,
@@ -185,6 +186,16 @@ impl BatchHeader {
     /// `max_timestamp`.
     pub(crate) fn is_log_append_time(&self) -> bool {
         self.attributes & bits::LOG_APPEND_TIME != 0
+    }
+
+    /// From when on, by wall clock, its tombstones may go; set by compaction.
+    pub fn delete_horizon(&self) -> Option<TimestampMs> {
+        (self.attributes & bits::DELETE_HORIZON != 0).then_some(self.first_timestamp)
+    }
+
+    /// It holds the place of offsets that compaction has emptied, and nothing else.
+    pub fn is_placeholder(&self) -> bool {
+        self.record_count == 0 && !self.has_producer() && !self.is_control()
     }
 
     /// An idempotent producer numbered it.

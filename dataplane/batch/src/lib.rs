@@ -12,6 +12,7 @@
 mod builder;
 mod check;
 mod codec;
+pub mod compact;
 mod control;
 mod error;
 mod fence;

@@ -1,7 +1,7 @@
 //! Settings of a partition's log and of a log folder.
 
 use std::time::Duration;
-use talweg_types::{Durability, TopicConfig};
+use talweg_types::{Durability, Ratio, TopicConfig, limits};
 
 /// What a partition's log needs of its topic's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,20 +21,54 @@ pub struct LogConfig {
     pub idempotency_window_ms: u64,
     /// How long the files of a deleted segment stay for readers that are in them.
     pub file_delete_delay_ms: u64,
+    /// `None`: the log is not compacted.
+    pub compaction: Option<CompactionConfig>,
+}
+
+/// How a log is compacted; the topic's `cleanup.policy` has `compact`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CompactionConfig {
+    /// How long a tombstone stays after a round has first met it.
+    pub delete_retention_ms: u64,
+    /// A round is due when this share of the sealed bytes was not compacted yet.
+    pub min_dirty_ratio: Ratio,
+    /// Sealed segments whose last record is younger by append time are left alone.
+    pub min_lag_ms: u64,
+    /// A round is due when the first record not yet compacted is older.
+    pub max_lag_ms: u64,
+    /// Memory of the map from keys to offsets.
+    pub map_bytes: usize,
+}
+
+impl CompactionConfig {
+    fn for_topic(topic: &TopicConfig) -> Option<Self> {
+        topic.cleanup.compacts().then_some(Self {
+            delete_retention_ms: topic.delete_retention_ms,
+            min_dirty_ratio: topic.min_cleanable_dirty_ratio,
+            min_lag_ms: topic.min_compaction_lag_ms,
+            max_lag_ms: topic.max_compaction_lag_ms,
+            map_bytes: limits::COMPACTION_MAP_BYTES,
+        })
+    }
 }
 
 impl LogConfig {
     pub fn for_topic(topic: &TopicConfig, durability: Durability) -> Self {
+        let compaction = CompactionConfig::for_topic(topic);
+        let deletes = topic.cleanup.deletes();
+        // What is to be compacted by an age must be rolled by then.
+        let max_lag_ms = compaction.map_or(u64::MAX, |compaction| compaction.max_lag_ms);
         Self {
-            retention_ms: topic.retention_ms,
-            retention_bytes: topic.retention_bytes,
+            retention_ms: if deletes { topic.retention_ms } else { -1 },
+            retention_bytes: if deletes { topic.retention_bytes } else { -1 },
             segment_bytes: topic.segment_bytes,
-            segment_ms: topic.segment_ms,
+            segment_ms: topic.segment_ms.min(max_lag_ms),
             index_interval_bytes: topic.index_interval_bytes,
             durability,
             producer_id_expiration_ms: topic.producer_id_expiration_ms,
             idempotency_window_ms: topic.idempotency_window_ms,
             file_delete_delay_ms: topic.file_delete_delay_ms,
+            compaction,
         }
     }
 }

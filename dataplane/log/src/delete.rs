@@ -96,6 +96,9 @@ impl PartitionLog {
         if self.flush_in_flight {
             return Err(LogError::FlushInFlight);
         }
+        if self.compaction.is_some() {
+            return Err(LogError::CompactionInFlight);
+        }
         self.deleted = true;
         self.shared.set_deleted();
         self.shared.tail.clear(&self.folder);

@@ -530,6 +530,7 @@ impl SealJob {
             last_append: self.times.last_append,
             max_timestamp: self.times.max_timestamp,
             damage: self.view.damage.read().ranges.clone(),
+            cleaned: None,
             blocks: self.sums.blocks().to_vec(),
         }
     }

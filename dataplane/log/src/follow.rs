@@ -237,6 +237,9 @@ impl PartitionLog {
         if self.flush_in_flight {
             return Err(LogError::FlushInFlight);
         }
+        if self.compaction.is_some() {
+            return Err(LogError::CompactionInFlight);
+        }
         let sessions = self.sessions_from(start, sessions);
         self.forget_files();
         self.replace_folder(start, sessions).inspect_err(|error| {

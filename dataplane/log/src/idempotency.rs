@@ -44,6 +44,13 @@ impl IdempotencyKeys {
         self.by_age.is_empty()
     }
 
+    /// The first offset of the oldest batch with a key that is remembered.
+    pub(crate) fn oldest(&self) -> Option<Offset> {
+        let (_, key, offset) = self.by_age.front()?;
+        let known = self.by_key.get(key).map(|known| known.batch_base);
+        Some(known.unwrap_or(*offset).min(*offset))
+    }
+
     /// Judges a batch; changes nothing.
     pub(crate) fn check(
         &self,

@@ -4,9 +4,11 @@
 //! ```text
 //! key                                                    value
 //! id 16 | partition u32 | 'm'                          → version, generation, valid-to offset
-//! id 16 | partition u32 | 'o' | offset i64             → position u64, append time i64
-//! id 16 | partition u32 | 't' | segment i64 | time i64 → offset i64, position u64, append time i64
+//! id 16 | partition u32 | 'o' | offset i64             → position u64, append time i64, revision u32
+//! id 16 | partition u32 | 't' | segment i64 | time i64 → offset i64, position u64, append time i64, revision u32
 //! ```
+//! The revision is that of the segment's file ([`Cleaned`]), left out where it is
+//! 0: an entry that was made for other bytes is not followed into these.
 //! A 't' key says: every record of the segment before `position` has a
 //! timestamp of at most `time`. Timestamps are stored with the sign bit turned,
 //! so that they sort. Entries not yet in the store are kept in memory, bounded;
@@ -14,6 +16,8 @@
 //! answers stay right. A store that fails costs only time.
 
 use crate::kv::{IndexKv, KvError, KvOp};
+#[cfg(doc)]
+use crate::sidecar::seal::Cleaned;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use std::{
@@ -39,12 +43,15 @@ pub(crate) struct IndexEntry {
     /// Largest record timestamp in the segment before `position`.
     pub max_before: TimestampMs,
     pub append_time: TimestampMs,
+    /// Of the segment's file.
+    pub revision: u32,
 }
 
 /// Makes the entries of one segment as its batches pass by.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexBuilder {
     segment: Offset,
+    revision: u32,
     last_position: u64,
     max_timestamp: TimestampMs,
 }
@@ -53,6 +60,7 @@ impl IndexBuilder {
     pub(crate) fn new(segment: Offset) -> Self {
         Self {
             segment,
+            revision: 0,
             last_position: 0,
             max_timestamp: TimestampMs(i64::MIN),
         }
@@ -62,9 +70,15 @@ impl IndexBuilder {
     pub(crate) fn resume(segment: Offset, position: u64, max_timestamp: TimestampMs) -> Self {
         Self {
             segment,
+            revision: 0,
             last_position: position,
             max_timestamp,
         }
+    }
+
+    /// For a file that compaction has written.
+    pub(crate) fn of_revision(self, revision: u32) -> Self {
+        Self { revision, ..self }
     }
 
     /// An entry when the batch at `position` is at least `interval` bytes past
@@ -84,6 +98,7 @@ impl IndexBuilder {
                 position,
                 max_before: self.max_timestamp,
                 append_time,
+                revision: self.revision,
             }
         });
         self.max_timestamp = self.max_timestamp.max(header.max_timestamp);
@@ -127,6 +142,8 @@ pub(crate) struct Floor {
     pub offset: Offset,
     pub position: u64,
     pub max_before: TimestampMs,
+    /// Of the file that the position is in.
+    pub revision: u32,
 }
 
 impl Index {
@@ -221,6 +238,7 @@ impl Index {
                 offset,
                 position,
                 max_before: TimestampMs(i64::MIN),
+                revision: revision_of(value.get(16..)),
             })
         }))
     }
@@ -291,6 +309,7 @@ impl Index {
                 offset: Offset(i64::from_be_bytes(*offset)),
                 position,
                 max_before,
+                revision: revision_of(rest.get(16..)),
             })
         }))
     }
@@ -298,10 +317,13 @@ impl Index {
     /// The changes that store `entries`; the caller adds the meta entry.
     pub(crate) fn put_ops(&self, entries: &[IndexEntry], ops: &mut Vec<KvOp>) {
         for entry in entries {
-            let mut by_offset = Vec::with_capacity(16);
+            let mut by_offset = Vec::with_capacity(20);
             by_offset.extend_from_slice(&entry.position.to_be_bytes());
             by_offset.extend_from_slice(&entry.append_time.0.to_be_bytes());
-            let mut by_time = Vec::with_capacity(24);
+            if entry.revision > 0 {
+                by_offset.extend_from_slice(&entry.revision.to_be_bytes());
+            }
+            let mut by_time = Vec::with_capacity(28);
             by_time.extend_from_slice(&entry.offset.0.to_be_bytes());
             by_time.extend_from_slice(&by_offset);
             ops.push(KvOp::Put(self.offset_key(entry.offset), by_offset.into()));
@@ -372,6 +394,29 @@ impl Index {
         ));
     }
 
+    /// Puts `entries` in the place of all that the store holds of the offsets and
+    /// segments `base..end`, in one write.
+    pub(crate) fn replace_range(
+        &self,
+        kv: &dyn IndexKv,
+        base: Offset,
+        end: Offset,
+        entries: &[IndexEntry],
+    ) -> Result<(), KvError> {
+        let first = TimestampMs(i64::MIN);
+        let mut ops = vec![
+            KvOp::DeleteRange(self.offset_key(base), self.offset_key(end)),
+            KvOp::DeleteRange(self.time_key(base, first), self.time_key(end, first)),
+        ];
+        self.put_ops(entries, &mut ops);
+        kv.write(ops)
+    }
+
+    /// The first offset whose entry is in memory only.
+    pub(crate) fn first_pending(&self) -> Option<Offset> {
+        self.pending.read().front().map(|entry| entry.offset)
+    }
+
     fn key(&self, kind: u8) -> Bytes {
         let mut key = self.prefix.to_vec();
         key.push(kind);
@@ -402,6 +447,13 @@ impl From<&IndexEntry> for Floor {
             offset: entry.offset,
             position: entry.position,
             max_before: entry.max_before,
+            revision: entry.revision,
         }
     }
+}
+
+/// What follows the append time of an entry.
+fn revision_of(rest: Option<&[u8]>) -> u32 {
+    rest.and_then(|rest| rest.first_chunk())
+        .map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }

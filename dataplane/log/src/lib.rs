@@ -16,6 +16,7 @@ mod append;
 mod backlog;
 mod buffers;
 mod check;
+mod compact;
 mod config;
 mod delete;
 pub mod dump;
@@ -54,7 +55,8 @@ mod walk;
 
 pub use append::Appended;
 pub use backlog::Backlog;
-pub use config::{FolderOptions, LogConfig};
+pub use compact::{Compaction, CompactionError, CompactionNeed, CompactionReport};
+pub use config::{CompactionConfig, FolderOptions, LogConfig};
 pub use error::{AppendError, FolderError, LogError, ReadError};
 pub use fence::Fence;
 pub use flush::{FlushTicket, run_together};

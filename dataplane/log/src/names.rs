@@ -7,6 +7,11 @@ pub(crate) const PARTITION: &str = "partition";
 pub(crate) const SEGMENT: &str = "log";
 pub(crate) const SEAL: &str = "seal";
 pub(crate) const SESSIONS: &str = "sessions";
+/// A `seal` that decides the replacement of segments; see `compact::swap`.
+pub(crate) const SWAP: &str = "swap";
+/// Suffix of a segment or seal that compaction is writing; without a `swap` file
+/// it is removed at the next open.
+pub(crate) const CLEANED: &str = ".cleaned";
 /// An empty file: the log was not recovered since the machine went down.
 pub(crate) const SUSPECT: &str = "suspect";
 /// Suffix of a sidecar that is being written; removed at the next open.
@@ -17,6 +22,11 @@ pub(crate) const DELETED: &str = ".deleted";
 /// `<20-digit offset>.<kind>` in `folder`.
 pub(crate) fn path(folder: &Path, offset: Offset, kind: &str) -> PathBuf {
     folder.join(format!("{:020}.{kind}", offset.0))
+}
+
+/// As [`path`], not yet in its place.
+pub(crate) fn cleaned_path(folder: &Path, offset: Offset, kind: &str) -> PathBuf {
+    folder.join(format!("{:020}.{kind}{CLEANED}", offset.0))
 }
 
 /// The offset in a name of that kind; only the canonical spelling counts.

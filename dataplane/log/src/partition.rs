@@ -25,7 +25,12 @@ use crate::{
     sidecar::partition::PartitionFile,
 };
 use parking_lot::Mutex;
-use std::{collections::VecDeque, path::PathBuf, sync::Arc, sync::atomic::Ordering};
+use std::{
+    collections::VecDeque,
+    path::PathBuf,
+    sync::Arc,
+    sync::atomic::{AtomicBool, Ordering},
+};
 use talweg_types::{LeaderEpoch, LogBounds, Offset, TimestampMs, TopicPartition};
 
 /// One partition's log, for its one owner.
@@ -50,6 +55,8 @@ pub struct PartitionLog {
     /// Off the log, their files still there.
     pub(crate) condemned: Vec<Condemned>,
     pub(crate) flush_in_flight: bool,
+    /// A round of compaction is out; set to true, it ends early.
+    pub(crate) compaction: Option<Arc<AtomicBool>>,
     /// The log start as the last tick told it.
     pub(crate) reported_start: Offset,
     /// Bytes appended as of the last tick.
@@ -95,8 +102,10 @@ pub(crate) struct Condemned {
 impl PartitionLog {
     /// A new log; nothing is on disk until the first append.
     pub fn create(folder: &Arc<LogFolder>, tp: TopicPartition, config: LogConfig) -> Self {
+        let shared = Arc::new(LogReader::new(Arc::clone(folder), tp));
+        *shared.compaction.write() = config.compaction;
         Self {
-            shared: Arc::new(LogReader::new(Arc::clone(folder), tp)),
+            shared,
             folder: Arc::clone(folder),
             tp,
             config,
@@ -111,6 +120,7 @@ impl PartitionLog {
             disk: DiskState::default(),
             condemned: Vec::new(),
             flush_in_flight: false,
+            compaction: None,
             reported_start: Offset::ZERO,
             tail_checked: 0,
             deleted: false,
@@ -132,6 +142,7 @@ impl PartitionLog {
 
     /// Takes effect at the next append and tick.
     pub fn set_config(&mut self, config: LogConfig) {
+        *self.shared.compaction.write() = config.compaction;
         self.config = config;
     }
 

@@ -6,6 +6,7 @@
 //! than asked for, except across offsets that it names as damaged.
 
 use crate::{
+    compact,
     error::ReadError,
     fd_cache::OpenSegment,
     index::Floor,
@@ -53,7 +54,8 @@ impl LogReader {
     /// As [`LogReader::read`], for a copy of the log: all that is written is
     /// visible, and the log begins where [`LogReader::copy_start`] says.
     pub fn read_for_copy(&self, from: Offset, max_bytes: usize) -> Result<ReadOutcome, ReadError> {
-        self.read_above(self.first_offset(), from, Offset::MAX, max_bytes)
+        let outcome = self.read_above(self.first_offset(), from, Offset::MAX, max_bytes)?;
+        Ok(compact::from_offset(outcome, from))
     }
 
     /// As [`LogReader::try_read`], for a copy of the log.
@@ -62,7 +64,8 @@ impl LogReader {
         from: Offset,
         max_bytes: usize,
     ) -> Result<Option<ReadOutcome>, ReadError> {
-        self.try_read_above(self.first_offset(), from, Offset::MAX, max_bytes)
+        let outcome = self.try_read_above(self.first_offset(), from, Offset::MAX, max_bytes)?;
+        Ok(outcome.map(|outcome| compact::from_offset(outcome, from)))
     }
 
     fn read_above(
@@ -415,8 +418,9 @@ impl LogReader {
             offset: view.base,
             position: 0,
             max_before: TimestampMs(i64::MIN),
+            revision: 0,
         };
-        if !use_index {
+        if !use_index || view.is_replaced() {
             return start;
         }
         if let Some(floor) = self.index.pending_floor(view.base, from) {
@@ -426,13 +430,22 @@ impl LogReader {
             .index
             .stored_floor(&*self.folder.index, view.base, from)
         {
-            Ok(Some(floor)) if floor.position < view.size() => floor,
-            Ok(_) => start,
+            Ok(Some(floor)) => self.floor_in(view, floor).unwrap_or(start),
+            Ok(None) => start,
             Err(error) => {
                 tracing::warn!(partition = %self.tp, %error, "index not readable; scanning the segment");
                 start
             }
         }
+    }
+
+    /// A stored entry, if it was made for this file.
+    pub(crate) fn floor_in(&self, view: &SegmentView, floor: Floor) -> Option<Floor> {
+        if floor.revision == self.revision_of(view) {
+            return (floor.position < view.size()).then_some(floor);
+        }
+        self.distrust_index(view, floor);
+        None
     }
 
     /// Bytes from `position`, checked by block where there is a seal; `None`

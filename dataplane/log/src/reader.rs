@@ -5,8 +5,8 @@
 //! in which they bound each other, so that a reader never sees them crossed.
 
 use crate::{
-    epochs::Epochs, error::ReadError, folder::LogFolder, index::Index, names, segment::SegmentView,
-    sidecar, tail::Tail,
+    config::CompactionConfig, epochs::Epochs, error::ReadError, folder::LogFolder, index::Index,
+    names, segment::SegmentView, sidecar, tail::Tail,
 };
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -30,6 +30,8 @@ pub struct LogReader {
     segments: RwLock<Vec<Arc<SegmentView>>>,
     pub(crate) epochs: RwLock<Epochs>,
     pub(crate) tail: Tail,
+    /// As the owner's configuration has it.
+    pub(crate) compaction: RwLock<Option<CompactionConfig>>,
     log_start: AtomicI64,
     high_watermark: AtomicI64,
     log_end: AtomicI64,
@@ -67,6 +69,7 @@ impl LogReader {
             segments: RwLock::new(Vec::new()),
             epochs: RwLock::new(Epochs::default()),
             tail: Tail::default(),
+            compaction: RwLock::new(None),
             log_start: AtomicI64::new(0),
             high_watermark: AtomicI64::new(0),
             log_end: AtomicI64::new(0),
@@ -201,6 +204,31 @@ impl LogReader {
 
     pub(crate) fn set_segments(&self, segments: Vec<Arc<SegmentView>>) {
         *self.segments.write() = segments;
+    }
+
+    /// Puts `new` in the place of `old`, neighbours that are all in the list; false,
+    /// and nothing done, if they are not.
+    pub(crate) fn replace_segments(
+        &self,
+        old: &[Arc<SegmentView>],
+        new: &Arc<SegmentView>,
+    ) -> bool {
+        let mut segments = self.segments.write();
+        let Some(at) = segments.iter().position(|view| Arc::ptr_eq(view, &old[0])) else {
+            return false;
+        };
+        let there = segments.get(at..at + old.len());
+        let same = |there: &[Arc<SegmentView>]| {
+            there
+                .iter()
+                .zip(old)
+                .all(|(one, other)| Arc::ptr_eq(one, other))
+        };
+        if !there.is_some_and(same) {
+            return false;
+        }
+        segments.splice(at..at + old.len(), [Arc::clone(new)]);
+        true
     }
 
     /// Takes the segments that end at or below `offset` off the list, but never

@@ -67,7 +67,7 @@ impl LogReader {
                 break;
             };
             if view.base != cursor.segment {
-                cursor = RebuildCursor::at_start(&view);
+                cursor = self.rebuild_segment_start(&view);
             }
             if let Err(error) = self.rebuild_segment(
                 &view,
@@ -81,7 +81,7 @@ impl LogReader {
                 tracing::warn!(partition = %self.tp, segment = %view.base, %error, "segment not indexed");
                 cursor = RebuildCursor {
                     expected: view.end(),
-                    ..RebuildCursor::at_start(&view)
+                    ..self.rebuild_segment_start(&view)
                 };
             }
         }
@@ -137,19 +137,38 @@ impl LogReader {
             .stored_time_floor(&*self.folder.index, view.base, TimestampMs(i64::MAX))
             .ok()
             .flatten();
-        Some(match entry.filter(|entry| entry.offset <= from) {
+        let revision = self.revision_of(&view);
+        let usable = |entry: &Floor| entry.offset <= from && entry.revision == revision;
+        Some(match entry.filter(usable) {
             Some(Floor {
                 offset,
                 position,
                 max_before,
+                ..
             }) => RebuildCursor {
                 position,
                 expected: offset,
-                builder: IndexBuilder::resume(view.base, position, max_before),
+                builder: IndexBuilder::resume(view.base, position, max_before)
+                    .of_revision(revision),
                 segment: view.base,
             },
-            None => RebuildCursor::at_start(&view),
+            None => self.rebuild_segment_start(&view),
         })
+    }
+
+    fn rebuild_segment_start(&self, view: &SegmentView) -> RebuildCursor {
+        RebuildCursor {
+            position: 0,
+            expected: view.base,
+            builder: IndexBuilder::new(view.base).of_revision(self.revision_of(view)),
+            segment: view.base,
+        }
+    }
+
+    /// Of the segment's file; 0 unless compaction has written it.
+    pub(crate) fn revision_of(&self, view: &SegmentView) -> u32 {
+        let cleaned = view.is_sealed().then(|| view.cleaned(&*self.folder.fs));
+        cleaned.flatten().map_or(0, |cleaned| cleaned.revision)
     }
 
     fn rebuild_segment(
@@ -215,18 +234,11 @@ impl LogReader {
     /// An entry of the store led to something that is not the batch it names:
     /// either the entry or the batch is wrong. The index is the cache, so it goes.
     pub(crate) fn distrust_index(&self, view: &SegmentView, floor: Floor) {
+        if view.is_replaced() {
+            // The entry may be for what took its place.
+            return;
+        }
         tracing::warn!(partition = %self.tp, segment = %view.base, offset = %floor.offset, "index entry does not fit the log; the index is rebuilt");
         self.index.distrusted.store(true, Ordering::Release);
-    }
-}
-
-impl RebuildCursor {
-    fn at_start(view: &SegmentView) -> Self {
-        Self {
-            position: 0,
-            expected: view.base,
-            builder: IndexBuilder::new(view.base),
-            segment: view.base,
-        }
     }
 }

@@ -230,7 +230,11 @@ impl PartitionLog {
     /// leave the log.
     pub(crate) fn move_log_start(&mut self, offset: Offset) {
         self.shared.set_log_start(offset);
-        let unsealed = self.closing.len() + usize::from(self.active.is_some());
+        let mut unsealed = self.closing.len() + usize::from(self.active.is_some());
+        if self.compaction.is_some() {
+            // A round works on them: they leave when it is back.
+            unsealed = usize::MAX;
+        }
         for view in self.shared.take_segments_below(offset, unsealed) {
             self.condemned.push(Condemned {
                 view,

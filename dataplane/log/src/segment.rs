@@ -16,7 +16,7 @@ use crate::{
     names,
     sidecar::{
         self,
-        seal::{SealFile, SealedDamage},
+        seal::{Cleaned, SealFile, SealedDamage},
     },
 };
 use parking_lot::{Mutex, RwLock};
@@ -24,7 +24,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
 };
@@ -75,6 +75,11 @@ pub(crate) struct SegmentView {
     pub damage: RwLock<Damage>,
     open: Mutex<Weak<OpenSegment>>,
     hints: Mutex<Hints>,
+    /// What compaction made of it, once its seal was looked at.
+    cleaned: OnceLock<Option<Cleaned>>,
+    /// Set when other bytes take this segment's name: its own file, which readers
+    /// that still hold the view go on reading.
+    replaced: OnceLock<Arc<OpenSegment>>,
 }
 
 #[derive(Default)]
@@ -113,7 +118,47 @@ impl SegmentView {
             damage: RwLock::new(Damage::default()),
             open: Mutex::new(Weak::new()),
             hints: Mutex::new(Hints::default()),
+            cleaned: OnceLock::new(),
+            replaced: OnceLock::new(),
         }
+    }
+
+    /// A sealed segment with its seal.
+    pub(crate) fn sealed_as(folder: &Path, seal: &SealFile) -> Self {
+        let times = Times {
+            first_append: seal.first_append,
+            last_append: seal.last_append,
+            max_timestamp: seal.max_timestamp,
+        };
+        let view = Self::open_ended(folder, seal.base, seal.end, seal.bytes, times);
+        // Nobody else has it yet.
+        let _ = view.cleaned.set(seal.cleaned);
+        view.set_sealed();
+        view
+    }
+
+    /// What compaction made of a sealed segment; may read its seal.
+    pub(crate) fn cleaned(&self, fs: &dyn LogFs) -> Option<Cleaned> {
+        *self
+            .cleaned
+            .get_or_init(|| self.read_seal(fs).and_then(|seal| seal.cleaned))
+    }
+
+    /// As its seal says, for whoever has just read it.
+    pub(crate) fn note_cleaned(&self, cleaned: Option<Cleaned>) {
+        // The seal of one file says one thing.
+        let _ = self.cleaned.set(cleaned);
+    }
+
+    /// Other bytes are about to take its name: readers that hold the view keep
+    /// its own file, and no index entry is for it any more.
+    pub(crate) fn set_replaced(&self, open: Arc<OpenSegment>) {
+        // The same segment is replaced once.
+        let _ = self.replaced.set(open);
+    }
+
+    pub(crate) fn is_replaced(&self) -> bool {
+        self.replaced.get().is_some()
     }
 
     /// One past the last offset that belongs to the segment.

@@ -156,8 +156,9 @@ impl LogReader {
             offset: view.base,
             position: 0,
             max_before: TimestampMs(i64::MIN),
+            revision: 0,
         };
-        if !use_index {
+        if !use_index || view.is_replaced() {
             return start;
         }
         if let Some(floor) = self.index.pending_time_floor(view.base, timestamp) {
@@ -167,8 +168,8 @@ impl LogReader {
             .index
             .stored_time_floor(&*self.folder.index, view.base, timestamp)
         {
-            Ok(Some(floor)) if floor.position < view.size() => floor,
-            Ok(_) | Err(_) => start,
+            Ok(Some(floor)) => self.floor_in(view, floor).unwrap_or(start),
+            Ok(None) | Err(_) => start,
         }
     }
 }

@@ -50,6 +50,9 @@ impl PartitionLog {
         if self.flush_in_flight {
             return Err(LogError::FlushInFlight);
         }
+        if self.compaction.is_some() {
+            return Err(LogError::CompactionInFlight);
+        }
         if let Some(ticket) = self.ticket(false) {
             let result = ticket.run();
             self.flush_done(ticket, result)?;

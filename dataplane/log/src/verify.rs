@@ -29,6 +29,7 @@ impl LogReader {
             .get_or_init(|| {
                 let seal = view.read_seal(&*self.folder.fs)?;
                 view.add_damage(&seal.damage);
+                view.note_cleaned(seal.cleaned);
                 Some(seal)
             })
             .clone()

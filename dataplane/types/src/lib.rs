@@ -6,6 +6,7 @@
 //! stable offset* keeps its historic name and is exclusive.
 
 mod acks;
+mod cleanup;
 mod clock;
 mod ids;
 pub mod limits;
@@ -16,6 +17,7 @@ mod producer;
 pub mod topic_config;
 
 pub use acks::{Acks, Compression, Durability};
+pub use cleanup::{Cleanup, Ratio};
 pub use clock::MonotonicMs;
 pub use ids::{FolderId, Incarnation, MemberId, NodeId, PartitionIndex, TopicId, TopicPartition};
 pub use names::{CONSUMER_OFFSETS, NameError, check_name, is_internal};

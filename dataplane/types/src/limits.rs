@@ -57,6 +57,10 @@ pub const DERIVED_PRODUCER_ID_BASE: i64 = 1 << 62;
 /// Ids in one producer-id block given to a gateway.
 pub const PRODUCER_ID_BLOCK: i64 = 1_000;
 
+/// Memory of the map from keys to newest offsets in one round of compaction; a
+/// round that would need more covers less of the log.
+pub const COMPACTION_MAP_BYTES: usize = 64 << 20;
+
 /// Topic and group names, in bytes.
 pub const NAME_BYTES_MAX: usize = 249;
 pub const PARTITIONS_PER_TOPIC_MAX: u32 = 10_000;

@@ -4,7 +4,7 @@
 //! Keys are Kafka's where Kafka has the thing. A key whose effect is not built
 //! yet is in the table with a sentence and is refused by [`TopicConfig::set`].
 
-use crate::{Acks, Compression, Durability, limits};
+use crate::{Acks, Cleanup, Compression, Durability, Ratio, limits};
 use std::collections::BTreeMap;
 use thiserror::Error;
 
@@ -33,6 +33,15 @@ pub struct TopicConfig {
     pub idempotency_window_ms: u64,
     /// How long a deleted segment's files stay for readers that are in them.
     pub file_delete_delay_ms: u64,
+    pub cleanup: Cleanup,
+    /// How long a tombstone stays after compaction has first met it.
+    pub delete_retention_ms: u64,
+    /// A log is compacted when this share of it was not yet.
+    pub min_cleanable_dirty_ratio: Ratio,
+    /// Records younger than this by append time are not compacted.
+    pub min_compaction_lag_ms: u64,
+    /// Records older than this by append time are compacted whatever the ratio.
+    pub max_compaction_lag_ms: u64,
 }
 
 impl Default for TopicConfig {
@@ -55,6 +64,11 @@ impl Default for TopicConfig {
             producer_id_expiration_ms: DAY_MS,
             idempotency_window_ms: 10 * 60 * 1000,
             file_delete_delay_ms: 1_000,
+            cleanup: Cleanup::Delete,
+            delete_retention_ms: DAY_MS,
+            min_cleanable_dirty_ratio: Ratio::HALF,
+            min_compaction_lag_ms: 0,
+            max_compaction_lag_ms: i64::MAX as u64,
         }
     }
 }
@@ -65,7 +79,7 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigKey {
     pub name: &'static str,
-    /// "int", "duration", "bytes" or "enum".
+    /// "int", "duration", "bytes", "ratio" or "enum".
     pub kind: &'static str,
     /// "ms", "bytes", "replicas" or "".
     pub unit: &'static str,
@@ -160,14 +174,12 @@ pub const KEYS: &[ConfigKey] = &[
         "cleanup.policy",
         "enum",
         "",
+        "delete, compact, or both: compact,delete",
         "delete",
-        "delete",
-        "What happens to old data. \"compact\" is not built yet and is refused.",
-        |_, text| match text {
-            "delete" => Ok(()),
-            "compact" | "compact,delete" | "delete,compact" =>
-                Err("log compaction is not built yet; only \"delete\" is".into()),
-            _ => Err("must be \"delete\"".into()),
+        "What happens to old data: it goes by age and size, or all but the newest record of each key goes. Compacted topics take no record without a key.",
+        |c, text| {
+            c.cleanup = text.parse()?;
+            Ok(())
         }
     ),
     row!(
@@ -194,13 +206,17 @@ pub const KEYS: &[ConfigKey] = &[
             Ok(())
         }
     ),
-    not_built!(
+    row!(
         "delete.retention.ms",
         "duration",
         "ms",
         "≥ 0",
         "86400000",
-        "How long tombstones stay in a compacted topic; comes with compaction."
+        "How long a tombstone stays in a compacted topic after compaction has first met it. Whoever reads from the start must get through within it.",
+        |c, text| {
+            c.delete_retention_ms = ms(text, 0)?;
+            Ok(())
+        }
     ),
     row!(
         "durability",
@@ -250,13 +266,17 @@ pub const KEYS: &[ConfigKey] = &[
             Ok(())
         }
     ),
-    not_built!(
+    row!(
         "max.compaction.lag.ms",
         "duration",
         "ms",
-        "≥ 1",
+        "≥ 100",
         "9223372036854775807",
-        "Comes with compaction."
+        "In a compacted topic a segment is rolled, and compacted whatever the dirty ratio, when its first record is this old by append time.",
+        |c, text| {
+            c.max_compaction_lag_ms = ms(text, 100)?;
+            Ok(())
+        }
     ),
     row!(
         "max.message.bytes",
@@ -334,21 +354,29 @@ pub const KEYS: &[ConfigKey] = &[
             Ok(())
         }
     ),
-    not_built!(
+    row!(
         "min.cleanable.dirty.ratio",
-        "enum",
+        "ratio",
         "",
         "[0, 1]",
         "0.5",
-        "Comes with compaction."
+        "A log is compacted when at least this share of its sealed bytes was not yet.",
+        |c, text| {
+            c.min_cleanable_dirty_ratio = text.parse()?;
+            Ok(())
+        }
     ),
-    not_built!(
+    row!(
         "min.compaction.lag.ms",
         "duration",
         "ms",
         "≥ 0",
         "0",
-        "Comes with compaction."
+        "Records younger than this by append time are not compacted.",
+        |c, text| {
+            c.min_compaction_lag_ms = ms(text, 0)?;
+            Ok(())
+        }
     ),
     row!(
         "min.insync.replicas",
@@ -483,6 +511,16 @@ impl TopicConfig {
                 key: "default.acks".into(),
                 value: self.default_acks.to_string(),
                 reason: format!("is weaker than min.acks = {}", self.min_acks),
+            });
+        }
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms {
+            return Err(ConfigError::Invalid {
+                key: "min.compaction.lag.ms".into(),
+                value: self.min_compaction_lag_ms.to_string(),
+                reason: format!(
+                    "is above max.compaction.lag.ms = {}",
+                    self.max_compaction_lag_ms
+                ),
             });
         }
         Ok(())

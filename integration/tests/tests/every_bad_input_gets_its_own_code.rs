@@ -373,12 +373,12 @@ async fn every_bad_input_gets_its_own_code() {
     case!(
         "key without effect",
         NotBuilt,
-        create(&c, configured("delete.retention.ms", "1"))
+        create(&c, configured("message.timestamp.type", "CreateTime"))
     );
     case!(
-        "compaction",
+        "unknown cleanup policy",
         InvalidConfig,
-        create(&c, configured("cleanup.policy", "compact"))
+        create(&c, configured("cleanup.policy", "compost"))
     );
     case!(
         "value out of range",

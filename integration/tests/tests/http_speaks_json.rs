@@ -111,7 +111,7 @@ async fn http_speaks_json() {
         &http
             .post(
                 "/v1/topics",
-                json!({"name": "c", "cleanup_policy": "compact"}),
+                json!({"name": "c", "cleanup_policy": "compost"}),
             )
             .await,
         400,

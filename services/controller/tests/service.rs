@@ -201,7 +201,12 @@ async fn refusals_carry_their_codes_and_facts() {
             ErrorCode::InvalidConfig,
         ),
         (
-            with(|r| drop(r.config.insert("min.compaction.lag.ms".into(), "1".into()))),
+            with(|r| {
+                drop(
+                    r.config
+                        .insert("message.timestamp.type".into(), "CreateTime".into()),
+                )
+            }),
             ErrorCode::NotBuilt,
         ),
         (

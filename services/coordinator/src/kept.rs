@@ -13,7 +13,7 @@ use bytes::Bytes;
 use std::{path::Path, sync::Arc};
 use talweg_coordinator_runtime::{Encoded, LoadError, Loading};
 use talweg_group::Group;
-use talweg_log::kv::{IndexKv, KvError, KvOp, MemKv, RocksKv};
+use talweg_log::kv::{IndexKv, KvError, KvOp, RocksKv};
 use talweg_types::{Offset, ShardEpoch, TimestampMs, TopicId};
 
 const VERSION: u8 = 1;

@@ -14,6 +14,7 @@
 //! state machine (`talweg-replication`), nowhere else.
 
 mod arrivals;
+mod compactor;
 mod config;
 mod control;
 mod fetch;

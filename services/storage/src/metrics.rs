@@ -1,10 +1,14 @@
 //! What the node counts and measures, for `/metrics`.
 
 use crate::clock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 use talweg_kit::metrics::{IntCounter, IntGauge, IntGaugeVec, Metrics as Registry};
-use talweg_log::{LogFolder, fs::Space};
+use talweg_log::{CompactionReport, LogFolder, fs::Space};
 use talweg_replication::MonotonicMs;
+use talweg_types::Ratio;
 
 /// Counters move as things happen; gauges are set about once a second.
 pub struct Metrics {
@@ -40,6 +44,13 @@ pub struct Metrics {
     pub descriptor_limit: IntGauge,
     pub mailbox_bytes: IntGauge,
     pub index_bytes: IntGauge,
+    pub compactions: IntCounter,
+    pub compaction_failures: IntCounter,
+    compaction_read_bytes: IntCounter,
+    compaction_written_bytes: IntCounter,
+    compaction_removed_records: IntCounter,
+    compaction_ms: IntCounter,
+    compaction_dirty_permille_max: IntGauge,
     /// By loop: since when it has had unflushed bytes; 0: it has none.
     unflushed_since: Vec<AtomicU64>,
 }
@@ -119,6 +130,31 @@ impl Metrics {
             descriptor_limit: gauge("descriptor_limit", "Descriptors that the process may have."),
             mailbox_bytes: gauge("mailbox_bytes", "Produced bytes that wait for the loops."),
             index_bytes: gauge("index_bytes", "Memory of the index store."),
+            compactions: counter("compactions_total", "Rounds of compaction that ended well."),
+            compaction_failures: counter(
+                "compaction_failures_total",
+                "Rounds of compaction that failed; their partitions are tried again.",
+            ),
+            compaction_read_bytes: counter(
+                "compaction_read_bytes_total",
+                "Bytes of segments that compaction has replaced.",
+            ),
+            compaction_written_bytes: counter(
+                "compaction_written_bytes_total",
+                "Bytes of the segments that took their places.",
+            ),
+            compaction_removed_records: counter(
+                "compaction_removed_records_total",
+                "Records that compaction has removed.",
+            ),
+            compaction_ms: counter(
+                "compaction_milliseconds_total",
+                "Time that rounds of compaction took.",
+            ),
+            compaction_dirty_permille_max: gauge(
+                "compaction_dirty_permille_max",
+                "The highest share of a compacted log's sealed bytes that was not compacted yet.",
+            ),
             unflushed_since: (0..loops).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -144,6 +180,23 @@ impl Metrics {
         set(&self.folder_free_bytes, number(space.free_bytes));
         set(&self.folder_reserve_bytes, number(folder.reserve(space)));
         set(&self.folder_full, folder.is_full().into());
+    }
+
+    /// A round of compaction has ended well.
+    pub fn compacted(&self, report: &CompactionReport, took: Duration) {
+        self.compactions.inc();
+        self.compaction_read_bytes.inc_by(report.bytes_before);
+        self.compaction_written_bytes.inc_by(report.bytes_after);
+        self.compaction_removed_records
+            .inc_by(report.removed_records);
+        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.compaction_ms.inc_by(ms);
+    }
+
+    /// The log that needs compaction most.
+    pub fn dirtiest(&self, ratio: Ratio) {
+        let permille = i64::from(ratio.millionths() / 1_000);
+        self.compaction_dirty_permille_max.set(permille);
     }
 
     /// How the wall clock compares.

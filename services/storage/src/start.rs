@@ -6,6 +6,7 @@
 
 use crate::{
     clock::ClockWatch,
+    compactor::Compactor,
     config::StorageConfig,
     control::{
         Assigner, Controllers, Identity, IdentityError, Registration, Session, Stopped, follow,
@@ -74,6 +75,7 @@ pub struct Handle {
     pub(crate) session: Arc<Session>,
     pub(crate) ended: watch::Receiver<Option<Result<(), Stopped>>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
+    pub(crate) compactor: Compactor,
     housekeeping: tokio::task::JoinHandle<()>,
     pulling: tokio::task::JoinHandle<()>,
     _control: SideRuntime,
@@ -176,6 +178,7 @@ async fn start_on(config: StorageConfig, on: FileSystem) -> Result<Handle, Start
         Arc::clone(&controllers),
     ));
     let pulling = tokio::spawn(pull(Arc::clone(&node), followed));
+    let node_for_compaction = Arc::clone(&node);
     Ok(Handle {
         grpc_addr: server.addr(),
         http_addr: http.addr(),
@@ -188,6 +191,7 @@ async fn start_on(config: StorageConfig, on: FileSystem) -> Result<Handle, Start
         session,
         ended,
         threads,
+        compactor: Compactor::spawn(node_for_compaction)?,
         housekeeping: tokio::spawn(housekeeping.run()),
         pulling,
         _control: control,
@@ -340,6 +344,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.housekeeping.abort();
         self.pulling.abort();
+        self.compactor.stop();
         for owner in &self.node.loops {
             // After a stop they have ended already.
             let _ = owner.send(Command::Abort);

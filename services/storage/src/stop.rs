@@ -61,6 +61,7 @@ impl Handle {
                 "connections closed"
             );
         }
+        self.compactor.stop();
         let closed = timeout(CLOSE_TIME, self.close_logs())
             .await
             .unwrap_or(false);
@@ -77,6 +78,7 @@ impl Handle {
         if !closed {
             // A thread that hangs on a disk must not hold the process.
             self.threads.clear();
+            self.compactor.abandon();
         }
         let index = self.folders.index.while_open();
         drop(self);

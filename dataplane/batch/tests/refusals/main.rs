@@ -113,6 +113,7 @@ fn limits_are_inclusive_and_named_in_the_error() {
         max_timestamp: TimestampMs(T0),
         max_records: 1,
         max_headers: 2,
+        needs_key: false,
     };
     check_client_batch(batch.clone(), &exact).expect("all limits are inclusive");
     let table: Vec<(ValidationLimits, BatchErrorKind)> = vec![
@@ -185,4 +186,28 @@ fn limits_are_inclusive_and_named_in_the_error() {
         decode_records(&batch, unpacked).map(|records| records.len()),
         Ok(1)
     );
+}
+
+#[test]
+fn a_record_without_a_key_is_refused_where_the_topic_is_compacted() {
+    let topic = |policy: &str| {
+        let mut topic = talweg_types::TopicConfig::default();
+        topic.set("cleanup.policy", policy).expect("a policy");
+        ValidationLimits::for_topic(&topic, TimestampMs(T0))
+    };
+    let batch = |key: Option<&[u8]>| {
+        let mut builder = BatchBuilder::new(Compression::None);
+        for key in [Some(&b"first"[..]), key] {
+            let pushed = builder.push(TimestampMs(T0), key, Some(b"value"), []);
+            pushed.expect("pushed");
+        }
+        builder.build().expect("built")
+    };
+    for policy in ["compact", "compact,delete"] {
+        let refused = check_client_batch(batch(None), &topic(policy)).expect_err("no key");
+        assert_eq!(refused.kind(), BatchErrorKind::InvalidRecord { index: 1 });
+        // An empty key is one.
+        check_client_batch(batch(Some(b"")), &topic(policy)).expect("keyed");
+    }
+    check_client_batch(batch(None), &topic("delete")).expect("needs none");
 }

@@ -24,6 +24,7 @@ pub fn test_limits() -> ValidationLimits {
         max_timestamp: TimestampMs(T0 + 100_000_000),
         max_records: limits::BATCH_RECORDS_MAX,
         max_headers: limits::RECORD_HEADERS_MAX,
+        needs_key: false,
     }
 }
 

@@ -157,6 +157,10 @@ impl LogFiles {
         let floor = Index::new(tp)
             .stored_floor(kv, segment.base, offset)
             .ok()??;
+        let cleaned = self.seal(segment.base).and_then(|seal| seal.cleaned);
+        if floor.revision != cleaned.map_or(0, |cleaned| cleaned.revision) {
+            return None;
+        }
         Some(SparseEntry {
             offset: floor.offset,
             position: floor.position,

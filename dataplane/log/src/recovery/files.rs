@@ -1,6 +1,7 @@
 //! What lies in a partition's folder.
 
 use crate::{
+    compact::swap,
     epochs::Epochs,
     error::LogError,
     fs::LogFs,
@@ -10,7 +11,7 @@ use crate::{
     sidecar::{self, SidecarError, partition::PartitionFile, sessions::SessionsFile},
     walk::{HEADER_CHUNK, Step, Walker},
 };
-use std::{collections::BTreeSet, io, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 use talweg_types::Offset;
 
 pub(crate) struct Found {
@@ -31,11 +32,10 @@ impl Found {
     /// `None`: there is no folder. Left-overs of interrupted work are removed.
     pub(crate) fn list(shared: &LogReader, fs: &dyn LogFs) -> Result<Option<Self>, LogError> {
         let io = |error| LogError::io(format!("listing {}", shared.dir.display()), error);
-        let entries = match fs.list(&shared.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(io(error)),
-        };
+        if !swap::finish_all(shared, fs)? {
+            return Ok(None);
+        }
+        let entries = fs.list(&shared.dir).map_err(io)?;
         let mut segments = Vec::new();
         let mut seals = BTreeSet::new();
         let mut sessions = Vec::new();

@@ -1,8 +1,12 @@
 //! `<base offset>.seal`: beside a segment that will never change again.
 //!
 //! A checksum per 64 KiB over all bytes of the segment, batch headers included,
-//! so that any flipped bit is found, and what retention and time look-ups need
-//! without opening the segment.
+//! so that any flipped bit is found, and what retention, compaction and time
+//! look-ups need without opening the segment.
+//!
+//! Version 2 adds what compaction made of the segment. Under the name
+//! `<base offset>.swap` the same file is the decision to replace segments: see
+//! `docs/formats/compaction.md`.
 
 use super::{
     Sidecar, SidecarError,
@@ -33,6 +37,24 @@ impl SealedDamage {
     }
 }
 
+/// What compaction has done to a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cleaned {
+    /// Counts the times that bytes under this base offset were replaced; index
+    /// entries of another revision are not this file's.
+    pub revision: u32,
+    /// Below this offset (exclusive) every record is the newest of its key, or has
+    /// none, as of the round.
+    pub end: Offset,
+    /// From when on, by wall clock, compacting again removes a tombstone;
+    /// [`Cleaned::NO_TOMBSTONE`] without one.
+    pub next_horizon: TimestampMs,
+}
+
+impl Cleaned {
+    pub const NO_TOMBSTONE: TimestampMs = TimestampMs(i64::MAX);
+}
+
 /// The body of a `seal` file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SealFile {
@@ -46,6 +68,8 @@ pub struct SealFile {
     /// Largest record timestamp.
     pub max_timestamp: TimestampMs,
     pub damage: Vec<SealedDamage>,
+    /// `None`: as it was written.
+    pub cleaned: Option<Cleaned>,
     /// CRC-32C of each block.
     pub blocks: Vec<u32>,
 }
@@ -59,7 +83,7 @@ impl SealFile {
 
 impl Sidecar for SealFile {
     const KIND: u8 = 4;
-    const VERSION: u8 = 1;
+    const VERSION: u8 = 2;
 
     fn encode_body(&self, out: &mut Vec<u8>) {
         out.put_i64(self.base.0);
@@ -79,9 +103,15 @@ impl Sidecar for SealFile {
         for block in &self.blocks {
             out.put_u32(*block);
         }
+        out.put(&[u8::from(self.cleaned.is_some())]);
+        if let Some(cleaned) = &self.cleaned {
+            out.put_u32(cleaned.revision);
+            out.put_i64(cleaned.end.0);
+            out.put_i64(cleaned.next_horizon.0);
+        }
     }
 
-    fn decode_body(_version: u8, body: &[u8]) -> Result<Self, SidecarError> {
+    fn decode_body(version: u8, body: &[u8]) -> Result<Self, SidecarError> {
         let mut input = Input(body);
         let mut seal = Self {
             base: Offset(input.i64()?),
@@ -91,6 +121,7 @@ impl Sidecar for SealFile {
             last_append: TimestampMs(input.i64()?),
             max_timestamp: TimestampMs(input.i64()?),
             damage: Vec::new(),
+            cleaned: None,
             blocks: Vec::new(),
         };
         for _ in 0..input.count(32)? {
@@ -103,6 +134,9 @@ impl Sidecar for SealFile {
         }
         for _ in 0..input.count(4)? {
             seal.blocks.push(input.u32()?);
+        }
+        if version >= 2 {
+            seal.cleaned = decode_cleaned(&mut input)?;
         }
         input.end()?;
         if seal.base.0 < 0 || seal.end < seal.base {
@@ -120,5 +154,17 @@ impl Sidecar for SealFile {
             ));
         }
         Ok(seal)
+    }
+}
+
+fn decode_cleaned(input: &mut Input<'_>) -> Result<Option<Cleaned>, SidecarError> {
+    match input.u8()? {
+        0 => Ok(None),
+        1 => Ok(Some(Cleaned {
+            revision: input.u32()?,
+            end: Offset(input.i64()?),
+            next_horizon: TimestampMs(input.i64()?),
+        })),
+        _ => Err(SidecarError::Malformed("compaction flag")),
     }
 }

@@ -3,6 +3,7 @@
 
 mod append_and_read;
 mod common;
+mod compaction;
 mod damage;
 mod disk_trouble;
 mod dump;

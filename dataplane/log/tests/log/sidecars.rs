@@ -6,7 +6,7 @@ use talweg_log::sidecar::{
     Sidecar, SidecarError,
     identity::{FolderFile, MarkerFile},
     partition::{EpochStart, PartitionFile},
-    seal::{BLOCK_BYTES, SealFile, SealedDamage},
+    seal::{BLOCK_BYTES, Cleaned, SealFile, SealedDamage},
     sessions::{KeyEntry, RememberedBatch, SegmentState, SessionEntry, SessionsFile},
 };
 use talweg_types::*;
@@ -48,6 +48,11 @@ fn seal_file() -> SealFile {
             start: Offset(11),
             end: Offset(12),
         }],
+        cleaned: Some(Cleaned {
+            revision: 3,
+            end: Offset(80),
+            next_horizon: TimestampMs(7),
+        }),
         blocks: vec![1, 2, 3],
     }
 }
@@ -159,27 +164,48 @@ fn a_later_version_is_refused_with_its_number() {
     );
 }
 
-/// The files of the first release, byte for byte: they are read for ever.
-#[test]
-fn files_of_version_1_are_read_as_they_were() {
+fn fixture(version: u8, name: &str) -> std::path::PathBuf {
     let folder = std::env::var("CARGO_MANIFEST_DIR").expect("run by cargo");
-    let folder = std::path::Path::new(&folder).join("tests/fixtures/v1");
-    for (name, bytes) in ["folder", "marker", "partition", "seal", "sessions"]
-        .into_iter()
-        .zip(all())
-    {
-        let path = folder.join(name);
+    let folder = std::path::Path::new(&folder).join("tests/fixtures");
+    folder.join(format!("v{version}")).join(name)
+}
+
+/// Files as each release wrote them, byte for byte: they are read for ever.
+#[test]
+fn files_of_every_version_are_read_as_they_were() {
+    let names = ["folder", "marker", "partition", "seal", "sessions"];
+    for (name, bytes) in names.into_iter().zip(all()) {
+        let version = bytes[5];
+        let newest = fixture(version, name);
         if std::env::var_os("TALWEG_WRITE_FIXTURES").is_some() {
-            std::fs::create_dir_all(&folder).expect("made");
-            std::fs::write(&path, &bytes).expect("written");
+            std::fs::create_dir_all(newest.parent().expect("a folder")).expect("made");
+            std::fs::write(&newest, &bytes).expect("written");
         }
-        let fixture = std::fs::read(&path).expect("fixture");
-        assert_eq!(parse_all(&fixture), 1, "{name} is still read");
+        for version in 1..=version {
+            let bytes = std::fs::read(fixture(version, name)).expect("fixture");
+            assert_eq!(
+                parse_all(&bytes),
+                1,
+                "{name} of version {version} is still read"
+            );
+        }
         assert_eq!(
-            fixture, bytes,
+            std::fs::read(&newest).expect("fixture"),
+            bytes,
             "{name} is still written so; a new layout is a new version"
         );
     }
+}
+
+/// A seal from before compaction: nothing was compacted.
+#[test]
+fn a_seal_of_version_1_says_nothing_of_compaction() {
+    let bytes = std::fs::read(fixture(1, "seal")).expect("fixture");
+    let expected = SealFile {
+        cleaned: None,
+        ..seal_file()
+    };
+    assert_eq!(SealFile::decode(&bytes), Ok(expected));
 }
 
 proptest! {

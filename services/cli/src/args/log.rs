@@ -30,6 +30,10 @@ pub struct DumpArgs {
     /// Print only a digest over the records, for comparing replicas.
     #[arg(long)]
     pub digest: bool,
+    /// With --digest: only over the newest record of each key, so that replicas of
+    /// a compacted topic compare equal.
+    #[arg(long, requires = "digest")]
+    pub newest: bool,
     /// With --digest: records below this offset [default: all].
     #[arg(long, value_name = "OFFSET", requires = "digest", value_parser = clap::value_parser!(i64).range(0..))]
     pub to: Option<i64>,

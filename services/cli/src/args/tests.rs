@@ -37,6 +37,7 @@ fn every_line_of_the_contract_is_understood() {
         "consume t --partition 1 --partition 2 --from 5 --max 3 --until-end --format key-value",
         "log dump p --verify",
         "log dump p --digest --to 10",
+        "log dump p --digest --newest",
         "log lookup p 7",
         "bench produce t --records 5 --record-size 100 --rate 10 --streams 2 --acks 1 --direct",
         "bench fetch t --records 5 --record-size 100 --rate 10 --streams 2 --acks 1 --direct",

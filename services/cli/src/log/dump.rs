@@ -18,7 +18,8 @@ const INDEX_INTERVAL_BYTES: u32 = 4096;
 pub fn run(globals: &Globals, args: &DumpArgs) -> Result<(), Failure> {
     let files = LogFiles::open(&args.path).map_err(|error| refused(&error))?;
     if args.digest {
-        return digest(globals, &files, args.to.map_or(Offset::MAX, Offset));
+        let to = args.to.map_or(Offset::MAX, Offset);
+        return digest(globals, &files, to, args.newest);
     }
     let mut printer = Printer {
         out: BufWriter::new(io::stdout().lock()),
@@ -37,8 +38,12 @@ pub fn run(globals: &Globals, args: &DumpArgs) -> Result<(), Failure> {
     }
 }
 
-fn digest(globals: &Globals, files: &LogFiles, to: Offset) -> Result<(), Failure> {
-    let digest = files.digest(to).map_err(|error| refused(&error))?;
+fn digest(globals: &Globals, files: &LogFiles, to: Offset, newest: bool) -> Result<(), Failure> {
+    let digest = match newest {
+        true => files.digest_newest(to),
+        false => files.digest(to),
+    };
+    let digest = digest.map_err(|error| refused(&error))?;
     let value = json!({
         "sha256": digest.sha256,
         "from_offset": digest.from.0,

@@ -38,6 +38,7 @@ impl<'a> Rules<'a> {
                 "Delayed delivery is not built in this version; leave due_time_ms out.",
             ));
         }
+        self.check_key(index, record)?;
         self.check_headers(index, record)?;
         self.check_timestamp(index, record)?;
         self.check_size(index, record)?;
@@ -59,6 +60,18 @@ impl<'a> Rules<'a> {
             );
         }
         Ok(())
+    }
+
+    fn check_key(&self, index: usize, record: &v1::Record) -> Result<(), Refusal> {
+        if self.limits.takes_key(record.key.as_deref()) {
+            return Ok(());
+        }
+        let field = format!("records[{index}].key");
+        let reason = "is missing, and every record of a compacted topic needs one (cleanup.policy)";
+        Err(
+            Refusal::new(ErrorCode::InvalidRecord, format!("{field}: {reason}"))
+                .with_field(field, reason.to_owned()),
+        )
     }
 
     fn check_headers(&self, index: usize, record: &v1::Record) -> Result<(), Refusal> {

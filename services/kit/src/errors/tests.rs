@@ -178,5 +178,8 @@ fn errors_of_the_pure_crates_have_their_codes() {
     };
     assert_eq!(set("nonsense", "1"), ErrorCode::InvalidConfig);
     assert_eq!(set("segment.bytes", "1"), ErrorCode::InvalidConfig);
-    assert_eq!(set("min.compaction.lag.ms", "1"), ErrorCode::NotBuilt);
+    assert_eq!(
+        set("message.timestamp.type", "CreateTime"),
+        ErrorCode::NotBuilt
+    );
 }

@@ -10,7 +10,10 @@ use super::{
     internal::InternalAppend,
     rounds::{FlushKind, Flushed},
 };
-use crate::replicate::{Outbox, ReplicaFrame};
+use crate::{
+    compactor::GivenRound,
+    replicate::{Outbox, ReplicaFrame},
+};
 use bytes::Bytes;
 use crossbeam_channel::Sender;
 use parking_lot::RwLock;
@@ -19,7 +22,7 @@ use std::{
     sync::Arc,
 };
 use talweg_batch::CheckedBatch;
-use talweg_log::{LogConfig, LogError, PartitionLog};
+use talweg_log::{Compaction, LogConfig, LogError, PartitionLog};
 use talweg_replication::{
     Contacts, FetchEnded, FetchOpened, Fetched, InSync, LeaderSettings, ProposalId, Report,
     SessionTag,
@@ -190,6 +193,17 @@ pub enum Command {
     CaughtUp {
         topics: BTreeSet<TopicId>,
         done: oneshot::Sender<CaughtUp>,
+    },
+    /// A round of compaction, if one is due: for the compactor.
+    Compact {
+        tp: TopicPartition,
+        give: GivenRound,
+    },
+    /// A round is back; answered when readers see what it did.
+    Compacted {
+        tp: TopicPartition,
+        round: Box<Compaction>,
+        done: Sender<()>,
     },
     /// The time index was rebuilt as far as it went.
     IndexRebuilt {

@@ -27,7 +27,7 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
-use talweg_log::{LogError, LogFolder};
+use talweg_log::{Compaction, LogError, LogFolder};
 use talweg_replication::{Fetched, MonotonicMs};
 use talweg_types::{NodeId, Offset, TimestampMs, TopicId, TopicPartition};
 use tokio::sync::oneshot;
@@ -325,6 +325,20 @@ impl EventLoop {
             } => self.on_flushed(now, folder, kind, results),
             // Whoever asked may have given up.
             Command::CaughtUp { topics, done } => drop(done.send(self.caught_up(now, &topics))),
+            Command::Compact { tp, give } => {
+                let round = self.start_compaction(tp);
+                // One that nobody takes goes back to the log.
+                if let Err(unsent) = give.try_send(round)
+                    && let Some(round) = unsent.into_inner()
+                {
+                    self.on_compacted(now, tp, round);
+                }
+            }
+            Command::Compacted { tp, round, done } => {
+                self.on_compacted(now, tp, *round);
+                // The compactor may have ended.
+                let _ = done.try_send(());
+            }
             Command::IndexRebuilt { tp } => {
                 self.with(now, tp, |replica, _| replica.rebuilding = false);
             }
@@ -395,12 +409,26 @@ impl EventLoop {
         };
         replica.fail(now, "the topic was deleted", &mut self.out);
         replica.deleting = Some(done);
+        replica.log.cancel_compaction();
         self.delete_if_idle(tp);
     }
 
-    /// A log is deleted when no ticket of it is out.
+    fn start_compaction(&mut self, tp: TopicPartition) -> Option<Compaction> {
+        let serving = self.phase == Phase::Serving;
+        let replica = self.replicas.get_mut(&tp).filter(|_| serving)?;
+        replica.start_compaction(clock::wall_now(), self.settings.clock.is_trusted())
+    }
+
+    fn on_compacted(&mut self, now: MonotonicMs, tp: TopicPartition, round: Compaction) {
+        self.with(now, tp, |replica, _| replica.compacted(now, round));
+        self.delete_if_idle(tp);
+    }
+
+    /// A log is deleted when no ticket and no compaction of it is out.
     fn delete_if_idle(&mut self, tp: TopicPartition) {
-        let idle = |replica: &Replica| replica.deleting.is_some() && !replica.ticket_out;
+        let idle = |replica: &Replica| {
+            replica.deleting.is_some() && !replica.ticket_out && !replica.log.is_compacting()
+        };
         if !self.replicas.get(&tp).is_some_and(idle) {
             return;
         }

@@ -2,7 +2,8 @@
 //! done on the log.
 //!
 //! Writes are made in the loop, so that none is under way between two steps. A
-//! cut waits for the flush that is out, and nothing else is flushed before it.
+//! cut waits for the flush that is out, and nothing else is flushed before it; a
+//! compaction that is out is cancelled for it.
 
 use super::{
     command::Following,
@@ -244,7 +245,10 @@ impl Replica {
 
     /// Cuts, if no flush is out. A log that cannot be cut serves nothing more.
     fn try_cut(&mut self, now: MonotonicMs) -> Option<FollowerEvent<ReplicaFrame>> {
-        if self.ticket_out || now < self.cut_not_before {
+        if self.cut.is_some() {
+            self.log.cancel_compaction();
+        }
+        if self.ticket_out || self.log.is_compacting() || now < self.cut_not_before {
             return None;
         }
         let cut = self.cut.take()?;

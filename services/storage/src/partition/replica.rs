@@ -20,7 +20,7 @@ use parking_lot::RwLock;
 use std::{io, sync::Arc};
 use talweg_batch::CheckedBatch;
 use talweg_log::{
-    AppendError, Appended, FlushTicket, LogConfig, LogError, PartitionLog, TickReport,
+    AppendError, Appended, Compaction, FlushTicket, LogConfig, LogError, PartitionLog, TickReport,
 };
 use talweg_replication::{
     Contacts, Effect, Event, Failure, FetchEnded, FetchOpened, Follower, FollowerEvent, InSync,
@@ -239,7 +239,9 @@ impl Replica {
 
     /// When the leader wants to be told that time has passed, or a cut is tried again.
     pub fn next_leader_tick(&self) -> Option<MonotonicMs> {
-        let cut = self.cut.filter(|_| !self.ticket_out);
+        let cut = self
+            .cut
+            .filter(|_| !self.ticket_out && !self.log.is_compacting());
         let cut = cut.map(|_| self.cut_not_before);
         [self.leader.next_tick(), cut].into_iter().flatten().min()
     }
@@ -478,6 +480,22 @@ impl Replica {
             self.handle.wake_all();
         }
         report
+    }
+
+    /// A round of compaction, if one is due and nothing is to be cut first.
+    pub fn start_compaction(
+        &mut self,
+        wall: TimestampMs,
+        clock_trusted: bool,
+    ) -> Option<Compaction> {
+        let idle = self.cut.is_none() && self.deleting.is_none() && self.handle.failure().is_none();
+        idle.then(|| self.log.compaction(wall, clock_trusted))?
+    }
+
+    /// A round is back.
+    pub fn compacted(&mut self, now: MonotonicMs, round: Compaction) {
+        self.log.compaction_done(round);
+        self.cut_now(now);
     }
 
     fn step(&mut self, now: MonotonicMs, event: Event<Ticket>, out: &mut Deliveries) {

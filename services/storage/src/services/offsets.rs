@@ -223,7 +223,9 @@ fn log_refusal(error: &LogError) -> Refusal {
         LogError::FolderFailed(_) => new(ErrorCode::FolderFailed),
         LogError::DiskFull => new(ErrorCode::DiskFull),
         LogError::Deleted => new(ErrorCode::UnknownTopic),
-        LogError::Io { .. } | LogError::FlushInFlight => new(ErrorCode::Unavailable),
+        LogError::Io { .. } | LogError::FlushInFlight | LogError::CompactionInFlight => {
+            new(ErrorCode::Unavailable)
+        }
         LogError::StaleEpoch { .. } | LogError::WrongIdentity { .. } | LogError::Sidecar { .. } => {
             new(ErrorCode::Internal)
         }

@@ -149,7 +149,7 @@ fn what_must_not_be_created_is_refused() {
             |r| matches!(r, Refusal::Config(e) if e.key() == "min.insync.replicas"),
         ),
         (
-            with(|c| c.config = config(&[("cleanup.policy", "compact")])),
+            with(|c| c.config = config(&[("cleanup.policy", "compost")])),
             |r| matches!(r, Refusal::Config(e) if e.key() == "cleanup.policy"),
         ),
         (
