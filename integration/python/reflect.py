@@ -37,8 +37,8 @@ def main(address):
         assert described.topic.topic_id == created.topic.topic_id and len(described.partitions) == 2
         call("talweg.v1.TopicService/DeleteTopic", name=name)
         try:
-            call("talweg.v1.GroupService/ListGroups")
-            raise AssertionError("ListGroups is not built and must say so")
+            call("talweg.v1.TransactionService/BeginTransaction")
+            raise AssertionError("transactions are not built and must say so")
         except grpc.RpcError as error:
             assert error.code() == grpc.StatusCode.UNIMPLEMENTED and error.details(), error
     print(f"ok: {len(services)} services by reflection")

@@ -20,6 +20,7 @@ const START: Duration = Duration::from_secs(30);
 pub struct StackBuilder {
     storages: usize,
     gateways: usize,
+    coordinators: usize,
     /// With etcd; 0: one controller with the embedded store.
     controllers: usize,
     racks: usize,
@@ -37,6 +38,7 @@ impl Default for StackBuilder {
         Self {
             storages: 1,
             gateways: 1,
+            coordinators: 0,
             controllers: 0,
             racks: 0,
             namespaces: false,
@@ -58,6 +60,12 @@ impl StackBuilder {
     #[must_use]
     pub fn gateways(mut self, count: usize) -> Self {
         self.gateways = count;
+        self
+    }
+
+    #[must_use]
+    pub fn coordinators(mut self, count: usize) -> Self {
+        self.coordinators = count;
         self
     }
 
@@ -97,7 +105,7 @@ impl StackBuilder {
         self
     }
 
-    /// A setting `key=value` for one plane: "controller", "storage" or "gateway".
+    /// A setting `key=value` for one plane: "controller", "storage", "coordinator" or "gateway".
     #[must_use]
     pub fn set(mut self, plane: &'static str, setting: &str) -> Self {
         self.settings.push((plane, None, setting.into()));
@@ -134,6 +142,7 @@ impl StackBuilder {
         let mut controllers = site.controllers(etcd.as_ref().map(|(_, url)| url.as_str()));
         let (disks, storage_data) = site.disks();
         let storages = site.storages(&storage_data);
+        let coordinators = site.coordinators();
         let gateways = site.gateways();
         Stack {
             controller: controllers.remove(0),
@@ -141,6 +150,7 @@ impl StackBuilder {
             etcd_url: etcd.as_ref().map(|(_, url)| url.clone()),
             etcd: etcd.map(|(process, _)| process),
             storages,
+            coordinators,
             gateways,
             urls: site.urls,
             storage_data,
@@ -256,6 +266,25 @@ impl Site {
             all.push(self.process("storage", i, place, (port, http), own));
         }
         all.iter_mut().for_each(|storage| storage.start(START));
+        all
+    }
+
+    fn coordinators(&mut self) -> Vec<Process> {
+        let mut all = Vec::new();
+        for i in 0..self.plan.coordinators {
+            let name = format!("coordinator-{i}");
+            let place = self.place(&name);
+            let ports = (free_port(), self.scraped("coordinator"));
+            self.urls.coordinators.push(url(&place, ports.0));
+            let data = self.folder.join(name);
+            let own = vec![
+                format!("data_dir={}", data.display()),
+                self.controller_setting(),
+            ];
+            all.push(self.process("coordinator", i, place, ports, own));
+        }
+        all.iter_mut()
+            .for_each(|coordinator| coordinator.start(START));
         all
     }
 

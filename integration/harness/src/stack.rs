@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const START: Duration = Duration::from_secs(30);
 
-/// Controllers, storage nodes and gateways. Data and logs are kept if the
+/// Controllers, storage nodes, coordinators and gateways. Data and logs are kept if the
 /// test fails.
 pub struct Stack {
     /// The first controller.
@@ -20,6 +20,7 @@ pub struct Stack {
     /// URL of that etcd.
     pub etcd_url: Option<String>,
     pub storages: Vec<Process>,
+    pub coordinators: Vec<Process>,
     pub gateways: Vec<Process>,
     pub(crate) urls: Urls,
     pub(crate) storage_data: Vec<PathBuf>,
@@ -35,6 +36,7 @@ pub struct Stack {
 pub(crate) struct Urls {
     pub controllers: Vec<String>,
     pub storages: Vec<String>,
+    pub coordinators: Vec<String>,
     pub gateways: Vec<String>,
     pub gateways_http: Vec<String>,
     /// Where each process shows its metrics, by plane.
@@ -64,6 +66,11 @@ impl Stack {
     /// gRPC URL of storage node `i` (by its place here, not its node id).
     pub fn storage(&self, i: usize) -> String {
         self.urls.storages[i].clone()
+    }
+
+    /// gRPC URL of coordinator `i` (by its place here, not its node id).
+    pub fn coordinator(&self, i: usize) -> String {
+        self.urls.coordinators[i].clone()
     }
 
     /// gRPC URL of the first controller.
@@ -117,6 +124,7 @@ impl Stack {
         let ours = std::iter::once(&self.controller)
             .chain(&self.standbys)
             .chain(&self.storages)
+            .chain(&self.coordinators)
             .chain(&self.gateways);
         let mut alarms = Vec::new();
         for process in ours {
@@ -134,6 +142,7 @@ impl Stack {
             .chain(&mut self.standbys)
             .chain(&mut self.etcd)
             .chain(&mut self.storages)
+            .chain(&mut self.coordinators)
             .chain(&mut self.gateways)
             .filter_map(|process| process.is_running().then_some(process))
     }

@@ -54,9 +54,9 @@ fn a_python_program_with_only_stubs() {
         .arg(format!("--python_out={}", stubs.path().display()))
         .arg(format!("--grpc_python_out={}", stubs.path().display()))
         .args(protos));
-    let stack = Stack::builder().start();
+    let stack = Stack::builder().coordinators(1).start();
     let address = stack.gateway(0).replace("http://", "");
-    for program in ["client.py", "reflect.py"] {
+    for program in ["client.py", "reflect.py", "subscribe.py"] {
         let folder = root().join("integration/python");
         let path = format!("{}:{}", stubs.path().display(), folder.display());
         let said = run(Command::new(python())

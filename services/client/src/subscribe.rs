@@ -254,7 +254,9 @@ async fn connect(
         };
         client.avoid(&server);
         let pause = backoff.pause(refusal.retry_after_ms);
-        if !refusal.is_retriable() || Instant::now() + pause >= deadline {
+        // A connection that broke says INTERNAL, for no server has said anything.
+        let passes = refusal.is_retriable() || refusal.code == ErrorCode::Internal;
+        if !passes || Instant::now() + pause >= deadline {
             return Err(refusal);
         }
         tokio::time::sleep(pause).await;

@@ -44,7 +44,7 @@ pub enum GroupCommand {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Lag is counted from the committed offset, or from the log start if that is higher, to the end that consumers see. Seconds are the
-age of the oldest unread record. loss_seconds is the time until retention takes it at the present pace.
+age of the oldest unread record. seconds_to_loss is the time until retention takes it at the present pace.
 
 Examples:
   talweg group lag billing

@@ -24,8 +24,8 @@ const COLUMNS: &[&str] = &[
     "lag_bytes",
     "lag_seconds",
     "trend",
-    "drain_seconds",
-    "loss_seconds",
+    "seconds_to_drain",
+    "seconds_to_loss",
 ];
 /// Streams in a row that broke before they said anything.
 const TROUBLE_MAX: u32 = 10;

@@ -96,8 +96,8 @@ pub fn lag(lag: &v1::PartitionLag) -> Value {
         "lag_bytes": said(lag.lag_bytes.into()),
         "lag_seconds": said(seconds(lag.lag_ms).into()),
         "approximate": lag.approximate,
-        "drain_seconds": lag.drain_ms.map(seconds),
-        "loss_seconds": lag.loss_ms.map(seconds),
+        "seconds_to_drain": lag.drain_ms.map(seconds),
+        "seconds_to_loss": lag.loss_ms.map(seconds),
         "arrival_per_second": said(lag.arrival_per_second.into()),
         "processing_per_second": lag.processing_per_second,
         "trend": trend,
@@ -146,8 +146,8 @@ mod tests {
             ("lag_records", json!(4)),
             ("lag_bytes", json!(70)),
             ("lag_seconds", json!(1.5)),
-            ("loss_seconds", json!(60.0)),
-            ("drain_seconds", Value::Null),
+            ("seconds_to_loss", json!(60.0)),
+            ("seconds_to_drain", Value::Null),
             ("trend", json!("growing")),
         ] {
             assert_eq!(shown[key], expected, "{key}");

@@ -2,7 +2,7 @@
 
 use super::{Answer, Asked, Core, Part, Request, client::not_owned};
 use crate::groups::id_bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::{
     coordinator::v1::{CommitOffset, CommitResult},
@@ -42,8 +42,14 @@ enum Fate {
 }
 
 impl Core {
-    pub(super) fn is_storing(&self) -> bool {
-        matches!(self.asked, Some(Asked::Commit | Asked::Acks(_)))
+    /// Partitions with something on its way to be stored.
+    pub(super) fn storing(&self) -> BTreeSet<TopicPartition> {
+        let items = self.commits.iter().flat_map(|waiting| &waiting.items);
+        let mut storing: BTreeSet<_> = items.map(|item| item.at).collect();
+        if let Some(Asked::Acks(acks)) = &self.asked {
+            storing.extend(acks.iter().map(|(at, ..)| *at));
+        }
+        storing
     }
 
     /// The client's next commit, if nothing holds it back.

@@ -359,28 +359,33 @@ impl Core {
         }
     }
 
-    /// One request at a time, in order: what was asked first, then commits.
+    /// One request at a time. A client may commit without a pause, so what the group
+    /// waits for goes first; nothing of it concerns a commit that is under way. A
+    /// goodbye goes last.
     fn ask_next(&mut self) {
         if self.asked.is_some() || self.ended {
             return;
         }
-        let next = self.take_commit().or_else(|| {
+        let leaves = self.queue.front() == Some(&Request::Leave);
+        let mut next = if leaves { None } else { self.take_queued() };
+        next = next.or_else(|| self.take_commit()).or_else(|| {
             let acks = self.take_acks();
             acks.map(|(request, acks)| (request, Asked::Acks(acks)))
         });
-        let next = next.or_else(|| {
-            let waits = !self.commits.is_empty() && self.now < self.leave_by_ms;
-            if self.queue.front() == Some(&Request::Leave) && waits {
-                return None;
-            }
-            let request = self.queue.pop_front()?;
-            Some((request.clone(), Asked::Other(request)))
-        });
+        let waits = !self.commits.is_empty() && self.now < self.leave_by_ms;
+        if leaves && !waits {
+            next = next.or_else(|| self.take_queued());
+        }
         if let Some((request, asked)) = next {
             self.asked = Some(asked);
             self.told_ms = self.now;
             self.effects.push(Effect::Request(request));
         }
+    }
+
+    fn take_queued(&mut self) -> Option<(Request, Asked)> {
+        let request = self.queue.pop_front()?;
+        Some((request.clone(), Asked::Other(request)))
     }
 
     fn on_answered(&mut self, result: Result<Answer, Refusal>) {

@@ -475,6 +475,25 @@ fn a_partition_is_given_up_when_its_records_are_done() {
     assert_eq!(requests(&effects), [&Request::Revoked(vec![at(0)])]);
 }
 
+/// Story: a client that commits another partition without a pause still gives up
+/// what it is asked for.
+#[test]
+fn commits_elsewhere_do_not_hold_a_partition_back() {
+    let mut core = core(config());
+    core.step(
+        1,
+        view(1, 1, vec![given(0, 1, Some(5)), given(1, 1, Some(5))], &[]),
+    );
+    core.step(2, sent(1, 5, 9));
+    core.step(3, commit(1, 1, 6));
+    core.step(4, commit(2, 1, 7));
+    let effects = core.step(5, view(2, 1, vec![given(1, 1, Some(5))], &[0]));
+    assert!(requests(&effects).is_empty(), "the first commit is out");
+    core.step(6, commit(3, 1, 8));
+    let effects = core.step(7, stored(1));
+    assert_eq!(requests(&effects), [&Request::Revoked(vec![at(0)])]);
+}
+
 #[test]
 fn nothing_in_hand_is_given_up_at_once() {
     let mut core = core(config());

@@ -209,16 +209,14 @@ impl Core {
 
     /// Tells the coordinator what was given up, once nothing of it is left to store.
     pub(super) fn confirm_revoked(&mut self) {
-        let commits = !self.commits.is_empty() || self.is_storing();
-        let ready = self.parts.iter_mut().filter(|(_, part)| {
-            let idle = part.given_up || (part.spans.is_empty() && part.want.is_none());
-            part.revoking && !part.confirmed && idle && !part.is_copying()
+        let storing = self.storing();
+        let ready = self.parts.iter_mut().filter(|(at, part)| {
+            let idle = part.given_up || part.spans.is_empty();
+            let idle = idle && part.want.is_none() && !part.is_copying();
+            part.revoking && !part.confirmed && idle && !storing.contains(at)
         });
         let mut done = Vec::new();
         for (at, part) in ready {
-            if commits || part.want.is_some() {
-                continue;
-            }
             part.confirmed = true;
             done.push(*at);
         }

@@ -1,0 +1,224 @@
+//! Two curls of one group over two gateways beside a member with a stream: positions
+//! go on, commits are fenced, seeks move. A group that falls behind retention hears of it
+//! before (`seconds_to_loss`) and gets a `gap` frame after.
+
+mod operator;
+
+use operator::{PATIENCE, list, try_talweg};
+use serde_json::{Value, json};
+use std::{process::Command, time::Duration};
+use talweg_harness::{
+    Member, Stack, eventually,
+    member::{Commits, subscription},
+    raw::{RawProduce, connect, create_topic},
+};
+use talweg_proto::v1::{self, Acks};
+
+/// Status and body.
+fn curl(args: &[&str]) -> (u16, Value) {
+    let run = || {
+        Command::new("curl")
+            .args(["-sS", "-w", "\n%{http_code}"])
+            .args(args)
+            .output()
+    };
+    let output = tokio::task::block_in_place(run).expect("curl runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let (body, status) = text.rsplit_once('\n').expect("a status");
+    let body = match body {
+        "" => Value::Null,
+        body => serde_json::from_str(body).unwrap_or_else(|why| panic!("{why}: {body}")),
+    };
+    (status.parse().expect("a status"), body)
+}
+
+fn post(url: &str, body: &Value, headers: &[&str]) -> (u16, Value) {
+    let body = body.to_string();
+    let mut args = vec![
+        "-X",
+        "POST",
+        "-H",
+        "content-type: application/json",
+        "-d",
+        &body,
+    ];
+    for header in headers {
+        args.extend(["-H", header]);
+    }
+    args.push(url);
+    curl(&args)
+}
+
+async fn produce(stack: &Stack, values: std::ops::Range<u32>) {
+    let channel = connect(&stack.gateway(0)).await;
+    let mut produce = RawProduce::open(&channel, Acks::All).await;
+    for n in values {
+        let record = v1::Record {
+            partition: Some(n % 2),
+            value: Some(n.to_string().into()),
+            ..Default::default()
+        };
+        produce.record("t", record).await.expect("appended");
+    }
+}
+
+fn values(answer: &Value) -> Vec<u32> {
+    let number = |record: &Value| {
+        record["value"]
+            .as_str()
+            .expect("text")
+            .parse()
+            .expect("a number")
+    };
+    list(&answer["records"]).iter().map(number).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_curls_over_two_gateways() {
+    let stack = Stack::builder().gateways(2).coordinators(1).start();
+    let channel = connect(&stack.gateway(0)).await;
+    create_topic(&channel, "t", 2, &[]).await;
+    produce(&stack, 0..20).await;
+    let (one, two) = (stack.gateway_http(0), stack.gateway_http(1));
+    // A member of its own; what it was sent goes on at the other gateway.
+    let first = |url: &str| format!("{url}/v1/groups/g/records?topic=t&max=6&wait_ms=5000");
+    let (status, answer) = eventually("records", PATIENCE, || async {
+        let (status, answer) = curl(&[&first(&one)]);
+        match list(&answer["records"]).is_empty() {
+            true => Err(format!("{status} {answer}")),
+            false => Ok((status, answer)),
+        }
+    })
+    .await;
+    assert_eq!(status, 200);
+    let mut got = values(&answer);
+    let member = answer["member"].as_str().expect("a member").to_owned();
+    let header = format!("X-Member-Id: {member}");
+    while got.len() < 20 {
+        let (status, answer) = curl(&["-H", &header, &first(&two)]);
+        assert_eq!(status, 200, "{answer}");
+        assert_eq!(answer["member"], member, "the same member");
+        got.extend(values(&answer));
+        assert!(list(&answer["records"]).len() <= 6);
+    }
+    got.sort_unstable();
+    assert_eq!(
+        got,
+        (0..20).collect::<Vec<_>>(),
+        "each once, over both gateways"
+    );
+
+    // A commit is the member's; without a commit nothing is stored.
+    let (_, lag) = curl(&[&format!("{one}/v1/groups/g/lag?topic=t")]);
+    assert_eq!(lag, json!({"0": 10, "1": 10}));
+    let offsets = json!({"topic": "t", "offsets": {"0": 10, "1": 10}});
+    for _ in 0..2 {
+        let (status, body) = post(&format!("{two}/v1/groups/g/offsets"), &offsets, &[&header]);
+        assert_eq!((status, &body), (204, &Value::Null), "twice is a no-op");
+    }
+    let (_, lag) = curl(&[&format!("{one}/v1/groups/g/lag?topic=t")]);
+    assert_eq!(lag, json!({"0": 0, "1": 0}));
+    let seek = json!({"group": "g", "partition": 1, "offset": 4});
+    assert_eq!(
+        post(&format!("{one}/v1/topics/t/seek"), &seek, &[&header]).0,
+        204
+    );
+    let (_, lag) = curl(&[&format!("{one}/v1/groups/g/lag?topic=t&detail=true")]);
+    let detail = list(&lag["lags"]).iter().find(|one| one["partition"] == 1);
+    assert_eq!(detail.expect("partition 1")["lag_records"], 6, "{lag}");
+    let (_, again) = curl(&["-H", &header, &first(&one)]);
+    assert_eq!(
+        values(&again).first(),
+        Some(&9),
+        "offset 4 of partition 1: {again}"
+    );
+
+    // A streaming member takes its share; commits without a member are fenced.
+    let stream = Member::join(&[stack.gateway(0)], subscription("g", "t"), Commits::Frames).await;
+    eventually("its share", PATIENCE, || async {
+        // The HTTP member confirms with its polls.
+        let (status, answer) = curl(&[
+            "-H",
+            &header,
+            &format!("{two}/v1/groups/g/records?topic=t&max=1&wait_ms=100"),
+        ]);
+        match stream.owned().len() {
+            1 => Ok(()),
+            share => Err(format!("{share}: {status} {answer}")),
+        }
+    })
+    .await;
+    let (status, answer) = post(&format!("{one}/v1/groups/g/offsets"), &offsets, &[]);
+    assert_eq!(
+        (status, &answer["code"]),
+        (409, &json!("FENCED")),
+        "{answer}"
+    );
+    stream.leave(PATIENCE).await;
+    for (what, url) in [
+        (
+            "an unknown topic",
+            format!("{one}/v1/groups/g/records?topic=no"),
+        ),
+        (
+            "a bad group",
+            format!("{one}/v1/groups/..%2f/records?topic=t"),
+        ),
+    ] {
+        let (status, answer) = curl(&[&url]);
+        assert!((400..500).contains(&status), "{what}: {status} {answer}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_behind_retention_is_warned_and_told() {
+    let stack = Stack::builder().coordinators(1).start();
+    let channel = connect(&stack.gateway(0)).await;
+    let config = [("segment.bytes", "4096"), ("retention.bytes", "20000")];
+    create_topic(&channel, "t", 2, &config).await;
+    produce(&stack, 0..2).await;
+    let member = Member::join(&[stack.gateway(0)], subscription("g", "t"), Commits::Frames).await;
+    member
+        .until("two records", PATIENCE, |heard| heard.committed.len() == 2)
+        .await;
+    member.leave(PATIENCE).await;
+    produce(&stack, 2..60).await;
+    eventually("it is warned", PATIENCE, || async {
+        produce(&stack, 60..64).await;
+        let lag = try_talweg(&stack, "group lag g")?;
+        match list(&lag["lags"])
+            .iter()
+            .any(|one| one["seconds_to_loss"].as_f64().is_some())
+        {
+            true => Ok(()),
+            false => Err(lag.to_string()),
+        }
+    })
+    .await;
+    eventually("retention passes it", PATIENCE, || async {
+        produce(&stack, 64..300).await;
+        let lag = try_talweg(&stack, "group lag g")?;
+        let passed =
+            |one: &Value| one["log_start_offset"].as_i64() > one["committed_offset"].as_i64();
+        match list(&lag["lags"]).iter().all(passed) {
+            true => Ok(()),
+            false => Err(lag.to_string()),
+        }
+    })
+    .await;
+    let late = Member::join(&[stack.gateway(0)], subscription("g", "t"), Commits::Frames).await;
+    late.until("a gap in each", Duration::from_secs(20), |heard| {
+        heard.gaps.len() == 2
+    })
+    .await;
+    late.until("records again", PATIENCE, |heard| !heard.records.is_empty())
+        .await;
+    for gap in late.heard().gaps {
+        assert_eq!(
+            (gap.from_offset, gap.records_lost),
+            (1, gap.to_offset - 1),
+            "{gap:?}"
+        );
+        assert!(!gap.reason.is_empty());
+    }
+}
