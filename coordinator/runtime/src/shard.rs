@@ -383,7 +383,7 @@ impl<M: Machine> Shard<M> {
         if (decisions, bytes) != (self.waiting, self.waiting_bytes) {
             return Err("what waits is counted wrong");
         }
-        if self.flying != !self.batches.is_empty() {
+        if self.flying == self.batches.is_empty() {
             return Err("something waits and nothing is in flight");
         }
         let ids = self.batches.iter().map(|batch| batch.id);

@@ -83,8 +83,7 @@ impl Writer {
     async fn finish(self) -> Written {
         self.stop.send_replace(true);
         self.task.await.expect("the writer ends well");
-        let written = self.written.borrow().clone();
-        written
+        self.written.borrow().clone()
     }
 }
 

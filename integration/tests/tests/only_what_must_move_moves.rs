@@ -54,13 +54,10 @@ fn longest_gap(members: &[Member], begun: Instant, places: &BTreeMap<Place, Stri
         let mut last: BTreeMap<Place, Instant> = BTreeMap::new();
         member.look(|heard| {
             for received in heard.records.iter().filter(|received| received.at > begun) {
-                if places
-                    .get(&received.place)
-                    .is_some_and(|owner| owner == member.id())
-                {
-                    if let Some(before) = last.insert(received.place.clone(), received.at) {
-                        longest = longest.max(received.at - before);
-                    }
+                let stays = places.get(&received.place) == Some(&member.id().to_owned());
+                let last = stays.then(|| last.insert(received.place.clone(), received.at));
+                if let Some(before) = last.flatten() {
+                    longest = longest.max(received.at - before);
                 }
             }
         });

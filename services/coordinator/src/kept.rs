@@ -61,7 +61,7 @@ impl KeptView {
     #[cfg(test)]
     pub fn in_memory() -> Self {
         Self {
-            kv: Arc::new(MemKv::default()),
+            kv: Arc::new(talweg_log::kv::MemKv::default()),
             rocks: None,
         }
     }

@@ -59,7 +59,7 @@ pub async fn offsets(
         topic: String::new(),
         topic_id: Bytes::copy_from_slice(at.topic_id.as_bytes()),
         partition: at.partition.0,
-        at: how.clone(),
+        at: how,
     };
     let questions = partitions.into_iter().map(|at| (at, query(at)));
     let call = |channel: Channel, queries: Vec<OffsetQuery>| async move {

@@ -213,7 +213,9 @@ fn keys_have_the_bytes_that_the_page_shows() {
     );
 }
 
-fn batch(records: &[(Option<&[u8]>, Option<&[u8]>)]) -> bytes::Bytes {
+type KeyAndValue<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+
+fn batch(records: &[KeyAndValue<'_>]) -> bytes::Bytes {
     let mut builder = BatchBuilder::new(Compression::None);
     for (key, value) in records {
         let nothing = std::iter::empty::<(&[u8], Option<&[u8]>)>();

@@ -716,10 +716,11 @@ impl World {
             0..=27 => self.append(),
             28..=33 => commit(self.log()),
             34 | 35 => self.compact(),
-            36 => drop({
+            36 => {
                 let now = at(self.now);
-                self.log().tick(now, true)
-            }),
+                // What is due is looked at by the other steps.
+                let _ = self.log().tick(now, true);
+            }
             37 => self.crash(),
             38 => self.truncate(),
             _ => {

@@ -131,7 +131,7 @@ mod tests {
             trend: v1::LagTrend::Growing.into(),
             ..Default::default()
         };
-        let value = lags("g", "stable", &[one.clone()]);
+        let value = lags("g", "stable", std::slice::from_ref(&one));
         assert_eq!(
             (&value["group"], &value["state"]),
             (&json!("g"), &json!("stable"))

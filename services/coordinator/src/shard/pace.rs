@@ -11,11 +11,14 @@ const WINDOW_MS: u64 = 60_000;
 /// At most one sample in this time, and so at most 12 a partition.
 const GRAIN_MS: u64 = 5_000;
 
+/// Committed offsets and when, oldest first.
+type Samples = VecDeque<(MonotonicMs, Offset)>;
+
 #[derive(Default)]
 pub struct Pace {
     /// By group and partition: committed offsets, oldest first; the last one moves
     /// until the next begins.
-    samples: BTreeMap<(Arc<str>, TopicPartition), VecDeque<(MonotonicMs, Offset)>>,
+    samples: BTreeMap<(Arc<str>, TopicPartition), Samples>,
 }
 
 impl Pace {

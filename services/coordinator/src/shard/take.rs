@@ -32,10 +32,7 @@ pub async fn take(node: &Node, at: TopicPartition, epoch: ShardEpoch) -> Result<
     let producer = node.log.producer_id().await?;
     let fence = node.log.fence(at, epoch).await?;
     let until = fence.plus(1);
-    let loading = match kept(node, at, until).await {
-        Some(loading) => loading,
-        None => Loading::default(),
-    };
+    let loading = kept(node, at, until).await.unwrap_or_default();
     let loading = match replay(&node.log, at, until, loading).await {
         // The log no longer has what comes after the view.
         Err(refusal) if refusal.code == ErrorCode::OffsetOutOfRange => {

@@ -75,6 +75,9 @@ async fn poll(
     query: PollQuery,
 ) -> Result<axum::Json<Value>, Failure> {
     check_group(group)?;
+    for topic in &query.topics {
+        state.view.get().resolve(topic, &[])?;
+    }
     let member = said.member();
     let asked = Instant::now();
     let view = held(state, group, said, &member, &query, asked).await?;
