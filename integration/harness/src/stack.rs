@@ -5,6 +5,9 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
+use talweg_proto::coordinator::v1::{
+    CheckShardsRequest, coordinator_service_client::CoordinatorServiceClient,
+};
 use tempfile::TempDir;
 
 const START: Duration = Duration::from_secs(30);
@@ -145,6 +148,29 @@ impl Stack {
             .chain(&mut self.coordinators)
             .chain(&mut self.gateways)
             .filter_map(|process| process.is_running().then_some(process))
+    }
+}
+
+impl Stack {
+    /// Waits until every coordinator's shards are, live and as kept, what a replay of
+    /// their logs gives.
+    pub async fn shards_agree(&self) {
+        for i in 0..self.coordinators.len() {
+            let channel = crate::raw::connect(&self.coordinator(i)).await;
+            crate::eventually("shards are as their logs have them", START, || async {
+                let mut client = CoordinatorServiceClient::new(channel.clone());
+                let answer = client.check_shards(CheckShardsRequest {}).await;
+                let answer = answer.map_err(|status| status.to_string())?.into_inner();
+                let apart = answer.shards.iter().find(|shard| {
+                    shard.live_hash != shard.replayed_hash || shard.live_hash != shard.view_hash
+                });
+                match apart {
+                    None => Ok(()),
+                    Some(shard) => Err(format!("coordinator {i}: {shard:?}")),
+                }
+            })
+            .await;
+        }
     }
 }
 

@@ -146,5 +146,6 @@ async fn members_go_on_and_no_acknowledged_commit_is_lost() {
     for member in members {
         member.leave(PATIENCE).await;
     }
+    stack.shards_agree().await;
     assert_eq!(talweg(&stack, "group describe g")["state"], "empty");
 }

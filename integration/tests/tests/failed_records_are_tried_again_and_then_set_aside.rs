@@ -192,6 +192,7 @@ async fn a_refused_record_comes_again_and_ends_as_a_dead_letter() {
         listed["dead_letters"][0]["records"] == 0
     })
     .await;
+    stack.shards_agree().await;
     assert_eq!(stack.alarms(), Vec::<String>::new());
 }
 

@@ -132,6 +132,7 @@ async fn nobody_notices_a_rolling_restart() {
         }
         assert!(twice.values().all(|times| *times == 1), "within a session");
     }
+    stack.shards_agree().await;
     assert_eq!(stack.alarms(), Vec::<String>::new());
 }
 

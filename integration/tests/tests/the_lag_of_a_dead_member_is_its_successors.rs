@@ -101,5 +101,6 @@ async fn the_next_owner_gets_what_was_read_and_not_committed() {
     );
     let group = talweg(&stack, "group describe g");
     assert_eq!(group["state"], "empty", "{group}");
+    stack.shards_agree().await;
     assert_eq!(stack.alarms(), Vec::<String>::new());
 }

@@ -259,5 +259,6 @@ async fn every_group_reads_every_event_whatever_happens_to_its_members() {
         })
         .await;
     }
+    stack.shards_agree().await;
     assert_eq!(stack.alarms(), Vec::<String>::new());
 }
