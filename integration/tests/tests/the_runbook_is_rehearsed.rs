@@ -256,6 +256,10 @@ async fn every_command_of_the_pages_is_run_on_a_cluster() {
         |path: &PathBuf| path.is_dir() && path.to_string_lossy().matches('-').count() >= 5;
     let replica = names.into_iter().find(is_replica).expect("a replica");
     night.look(&format!("log dump {} --verify", replica.display()));
+    night.look(&format!(
+        "log dump {} --digest --newest --to 1",
+        replica.display()
+    ));
     load.finish(&stack.gateway(0)).await;
     let done = night.done.into_inner();
 

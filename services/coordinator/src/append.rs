@@ -29,6 +29,9 @@ pub enum End {
     NotAppended(Refusal),
     /// A higher shard epoch has the log.
     Lost(Refusal),
+    /// It may have been there, and this leader's log does not know our earlier
+    /// batches: an election has cut them. Only a replay says what is left.
+    Unknown(Refusal),
 }
 
 pub struct Append {
@@ -53,6 +56,13 @@ impl Append {
             };
             if refusal.code == ErrorCode::ShardFenced {
                 return End::Lost(refusal);
+            }
+            let cut = matches!(
+                refusal.code,
+                ErrorCode::UnknownProducer | ErrorCode::OutOfOrderSequence
+            );
+            if may_be_there && cut {
+                return End::Unknown(refusal);
             }
             may_be_there |= refusal.effect() != Effect::NotDone;
             let hopeless = !refusal.is_retriable() || Instant::now() >= deadline;

@@ -11,16 +11,24 @@ use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
+    time::Duration,
 };
 use talweg_client::delivery::Routes;
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::v1::LeaderHint;
 use talweg_types::{PartitionIndex, ShardEpoch, TopicId, TopicPartition};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::sleep};
+
+/// Without news.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Longer than any call of an earlier taking may still be under way.
+const TAKEN_AGAIN_AFTER: Duration = Duration::from_secs(15);
 
 #[derive(Default)]
 pub struct Shards {
     held: Mutex<BTreeMap<TopicPartition, Arc<ShardHandle>>>,
+    /// Given up; they may still write their last.
+    ending: Mutex<BTreeMap<TopicPartition, Arc<ShardHandle>>>,
     /// Topics that were deleted for good and that shards have not been told of.
     deleted: Mutex<BTreeSet<TopicId>>,
     look: Notify,
@@ -96,6 +104,7 @@ pub async fn follow(node: Arc<Node>) {
                 }
             }
             () = node.shards.look.notified() => {}
+            () = sleep(LOOK_EVERY) => {}
         }
     }
 }
@@ -143,16 +152,21 @@ fn mine(node: &Node) -> BTreeMap<TopicPartition, ShardEpoch> {
 
 fn give_and_take(node: &Arc<Node>, mine: &BTreeMap<TopicPartition, ShardEpoch>) {
     let mut held = node.shards.held.lock();
+    let mut ending = node.shards.ending.lock();
     held.retain(|at, handle| {
-        let stays = mine.get(at) == Some(&handle.epoch);
+        // Given up although nobody else has it: its log had lost our fence.
+        let stays = mine.get(at) == Some(&handle.epoch) && !handle.is_over_since(TAKEN_AGAIN_AFTER);
         if !stays {
             handle.drop_it();
+            ending.insert(*at, Arc::clone(handle));
         }
         stays
     });
     for (at, epoch) in mine {
-        held.entry(*at)
-            .or_insert_with(|| ShardHandle::take(Arc::clone(node), *at, *epoch));
+        held.entry(*at).or_insert_with(|| {
+            let before = ending.remove(at);
+            ShardHandle::take(Arc::clone(node), *at, *epoch, before)
+        });
     }
     let serving = held.values().filter(|handle| handle.is_serving()).count();
     let over = held.values().filter(|handle| handle.is_over()).count();

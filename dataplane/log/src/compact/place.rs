@@ -35,8 +35,14 @@ impl Compaction {
             shared.seal_of(view, &open);
             view.set_replaced(open);
         }
-        if let Err(error) = swap::decide(fs, dir, base) {
+        if let Err(error) = fs.flush_dir(dir) {
             shared.folder.fail_on_io(&error);
+            return Err(io(error));
+        }
+        if let Err(error) = swap::decide(fs, dir, base) {
+            shared
+                .folder
+                .fail(&format!("compaction of {}: {error}", shared.tp));
             return Err(io(error));
         }
         let others = group.iter().skip(1).map(|view| view.base);

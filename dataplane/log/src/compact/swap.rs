@@ -28,10 +28,9 @@ use talweg_types::Offset;
 
 const GONE_WITH_A_SEGMENT: [&str; 3] = [names::SEAL, names::SESSIONS, names::SEGMENT];
 
-/// Step 2 and 3: from here on the new segment is the log. An error says that
-/// nothing was decided.
+/// Step 3, after the folder was flushed: from here on the new segment is the log. An
+/// error leaves open whether it is decided: the next start finds out.
 pub(super) fn decide(fs: &dyn LogFs, dir: &Path, base: Offset) -> io::Result<()> {
-    fs.flush_dir(dir)?;
     fs.rename(&paths(dir, base).1, &names::path(dir, base, names::SWAP))?;
     fs.flush_dir(dir)
 }
@@ -106,6 +105,10 @@ fn finish_one(fs: &dyn LogFs, dir: &Path, base: Offset, names: &[String]) -> Res
             (end_of(fs, dir, base).map_err(io)?, false)
         }
     };
+    if believed && !is_there(fs, dir, base, &swap).map_err(io)? {
+        tracing::error!(path = %swap.display(), "the segment that was to replace others is not there; they stay");
+        return remove(fs, &swap).map_err(io);
+    }
     let replaced = names
         .iter()
         .filter_map(|name| names::parse(name, names::SEGMENT))
@@ -117,6 +120,22 @@ fn finish_one(fs: &dyn LogFs, dir: &Path, base: Offset, names: &[String]) -> Res
         return remove(fs, &swap).map_err(io);
     }
     finish(fs, dir, base).map_err(io)
+}
+
+/// Whether the rewritten segment is there, in its place or not: only then do those
+/// that it replaces go.
+fn is_there(fs: &dyn LogFs, dir: &Path, base: Offset, swap: &Path) -> io::Result<bool> {
+    let Ok(Some(seal)) = sidecar::read::<SealFile>(fs, swap) else {
+        return Ok(false);
+    };
+    for path in [paths(dir, base).0, names::path(dir, base, names::SEGMENT)] {
+        match fs.open(&path, false) {
+            Ok(file) if file.len()? == seal.bytes => return Ok(true),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Where the rewritten segment ends, from its batches.

@@ -56,7 +56,11 @@ impl Proxy {
     }
 
     pub fn set(&self, mode: Mode) {
-        self.state.send_modify(|state| state.mode = mode);
+        self.state.send_modify(|state| {
+            // A connection whose task sleeps through the cut must not outlive it.
+            state.epoch += u64::from(mode == Mode::Cut);
+            state.mode = mode;
+        });
     }
 
     /// Closes the connections that there are, and lets new ones pass.

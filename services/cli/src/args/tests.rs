@@ -115,7 +115,16 @@ fn wrong_usage_is_refused_before_the_network() {
         "-b http://h:1/path topic list",
         "dev --grpc nowhere",
         // Words of later versions are not taken yet.
-        "group list",
+        "transaction list",
+        "group",
+        "group lag",
+        "group reset g --to earliest",
+        "group reset g --topic t --to soon",
+        "group lag g --interval 500",
+        "group lag g --watch --interval 50",
+        "consume t --commit each",
+        "consume t --group g --partition 1",
+        "dlq replay d --max 0",
         "dlq list",
     ] {
         let error = parse(line).expect_err(line);

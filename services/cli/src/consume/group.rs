@@ -153,7 +153,10 @@ impl Member {
                     format!("partition {}: {}", stopped.partition, refusal.message),
                 );
                 self.tell(&refusal);
-                self.owned.remove(&(stopped.topic_id, stopped.partition));
+                // What passes is read on by the gateway.
+                if !refusal.is_retriable() {
+                    self.owned.remove(&(stopped.topic_id, stopped.partition));
+                }
             }
             _ => {}
         }

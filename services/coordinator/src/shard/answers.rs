@@ -38,17 +38,19 @@ impl Task {
                 self.note_commits(&group, &at, &refused, &outcome);
                 again = self.routes.on_answer(&group, member, &link, &outcome);
                 let epoch = self.handle.epoch.0;
-                let what = match short_of(&outcome, shard) {
-                    None if unsure => What::Error(refusals::no_session().detail()),
-                    _ => what(outcome, refused, epoch, number, shard),
+                let decided = matches!(outcome, Outcome::Decided(_) | Outcome::Passed(_));
+                let what = match unsure && decided {
+                    true => What::Error(refusals::no_session().detail()),
+                    false => what(outcome, refused, epoch, number, shard),
                 };
                 link.answer(request_id, &group, what);
             }
             Some(Waiter::Do { reply, group, at }) => {
                 self.note_commits(&group, &at, &Default::default(), &outcome);
+                let decided = matches!(outcome, Outcome::Decided(_) | Outcome::Passed(_));
                 let answer = match (short_of(&outcome, shard), outcome) {
+                    _ if unsure && decided => Err(refusals::no_session()),
                     (Some(refusal), _) => Err(refusal),
-                    (None, _) if unsure => Err(refusals::no_session()),
                     (None, Outcome::Decided(Ok(answer))) => Ok(answer),
                     (None, _) => Ok(Answer::Done),
                 };

@@ -56,8 +56,12 @@ impl Task {
                 tracing::info!(at = %self.handle.at, epoch = self.handle.epoch.0, %refusal, "the shard is another's");
                 self.ended = Some(Ended::Over);
             }
+            Some(End::Unknown(refusal)) => {
+                tracing::warn!(at = %self.handle.at, %refusal, "the log has lost what this shard had appended; it is taken again");
+                self.ended = Some(Ended::TakeAgain);
+            }
             // The task died, a defect: nobody knows what became of the append.
-            None => self.ended = Some(Ended::Over),
+            None => self.ended = Some(Ended::TakeAgain),
         }
     }
 }

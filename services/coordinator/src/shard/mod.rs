@@ -24,6 +24,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, Ordering},
     },
+    time::{Duration, Instant},
 };
 use talweg_coordinator_runtime::{Now, Shard};
 use talweg_group::{Answer, Event, Group};
@@ -81,11 +82,19 @@ pub struct ShardHandle {
     changed: Notify,
     /// Why the last attempt to take it failed.
     trouble: Mutex<Option<String>>,
+    over_since: Mutex<Option<Instant>>,
 }
 
 impl ShardHandle {
     /// Begins to take the shard.
-    pub fn take(node: Arc<Node>, at: TopicPartition, epoch: ShardEpoch) -> Arc<Self> {
+    /// Not before the one that held it earlier has written its last: it would write
+    /// into this one's view.
+    pub fn take(
+        node: Arc<Node>,
+        at: TopicPartition,
+        epoch: ShardEpoch,
+        before: Option<Arc<Self>>,
+    ) -> Arc<Self> {
         let (mailbox, commands) = mpsc::channel(limits::SHARD_MAILBOX_MAX);
         let handle = Arc::new(Self {
             at,
@@ -96,8 +105,15 @@ impl ShardHandle {
             ended: watch::Sender::new(false),
             changed: Notify::new(),
             trouble: Mutex::new(None),
+            over_since: Mutex::new(None),
         });
-        tokio::spawn(task::run(node, Arc::clone(&handle), commands));
+        let taking = Arc::clone(&handle);
+        tokio::spawn(async move {
+            if let Some(before) = before {
+                before.ended().await;
+            }
+            task::run(node, taking, commands).await;
+        });
         handle
     }
 
@@ -110,7 +126,16 @@ impl ShardHandle {
         self.phase.load(Ordering::Acquire) == OVER
     }
 
+    /// It has been over for so long.
+    pub fn is_over_since(&self, time: Duration) -> bool {
+        let over = *self.over_since.lock();
+        over.is_some_and(|since| since.elapsed() >= time)
+    }
+
     fn set_phase(&self, phase: u8) {
+        if phase == OVER {
+            *self.over_since.lock() = Some(Instant::now());
+        }
         self.phase.store(phase, Ordering::Release);
         self.changed.notify_waiters();
     }

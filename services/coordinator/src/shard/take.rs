@@ -100,7 +100,8 @@ fn refused(node: &Node, mark: Mark, at: TopicPartition, until: Offset) -> Option
     let age = node.now().wall.0.saturating_sub(mark.written_at.0);
     if mark.topic_id != at.topic_id {
         Some("it is of another topic")
-    } else if mark.applied > until {
+    } else if mark.applied >= until {
+        // The last record that is replayed is our own fence, which no view has yet.
         Some("it is ahead of the log")
     } else if !(0..retention / 2).contains(&age) {
         Some("it is older than tombstones are sure to live")

@@ -37,14 +37,19 @@ use talweg_kit::{
     errors::{ErrorCode, Refusal},
 };
 use talweg_proto::{
-    coordinator::v1::{DeliveryMode, JoinEvent, MemberView, converse_request, converse_response},
+    coordinator::v1::{
+        DeliveryMode, JoinEvent, MemberProfile, MemberView, converse_request, converse_response,
+    },
     v1::{
         self, SubscribeRequest, SubscribeResponse, subscribe_request::Frame as Ask,
         subscribe_response::Frame,
     },
 };
 use talweg_types::{MemberId, TopicPartition};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::{oneshot, watch},
+    time::Instant,
+};
 use tonic::Status;
 
 /// For a member to get in, and for one of its requests to be answered.
@@ -102,7 +107,7 @@ impl Session {
         let (options, credit) = MemberOptions::check(open, &view)?;
         let profile = options.profile(&view);
         let joined = profile.topics.clone();
-        let (registered, member, first_view) = join(&node, &options, profile).await?;
+        let (registered, member, first_view) = join_or_go(&node, &options, profile).await?;
         let names = {
             let views = node.view.clone();
             move |at: TopicPartition| {
@@ -522,27 +527,47 @@ async fn last_words(
     tracing::debug!(ok = told.is_ok(), "the end of a stream");
 }
 
+type Joined = (Registered, MemberId, MemberView);
+
+/// Joins to the end, also if the client has gone meanwhile: else its name would be
+/// taken by a stream that nobody holds until the session is over.
+async fn join_or_go(
+    node: &Arc<Node>,
+    options: &MemberOptions,
+    profile: MemberProfile,
+) -> Result<Joined, Refusal> {
+    let (tell, told) = oneshot::channel();
+    let (node, group, claim) = (Arc::clone(node), options.group.clone(), options.claim);
+    tokio::spawn(async move {
+        let joined = join(&node, &group, claim, profile).await;
+        if let Err(Ok((_registered, member, view))) = tell.send(joined) {
+            let epoch = view.member_epoch;
+            let who = Who { member, epoch };
+            last_words(&node.coordinators, &group, who, None, &[]).await;
+        }
+    });
+    let ended = |_| Err(Refusal::unavailable("the gateway is stopping"));
+    told.await.unwrap_or_else(ended)
+}
+
 /// A claim that the group does not know any more joins anew.
 async fn join(
     node: &Node,
-    options: &MemberOptions,
-    profile: talweg_proto::coordinator::v1::MemberProfile,
-) -> Result<(Registered, MemberId, MemberView), Refusal> {
+    group: &str,
+    mut claim: Option<MemberId>,
+    profile: MemberProfile,
+) -> Result<Joined, Refusal> {
     let fresh = MemberId(uuid::Uuid::now_v7());
-    let mut claim = options.claim;
     loop {
         let member = claim.unwrap_or(fresh);
         // Before the join: the first words unasked may come right behind the answer.
-        let registered = node.coordinators.register(&options.group, member);
+        let registered = node.coordinators.register(group, member);
         let event = converse_request::Event::Join(JoinEvent {
             new_member_id: groups::member_bytes(fresh),
             claim: claim.map(groups::member_bytes).unwrap_or_default(),
             profile: Some(profile.clone()),
         });
-        let joined = node
-            .coordinators
-            .request(&options.group, event, JOINING)
-            .await;
+        let joined = node.coordinators.request(group, event, JOINING).await;
         match joined {
             Ok(converse_response::What::View(view)) => return Ok((registered, member, view)),
             Ok(_) => return Err(Refusal::internal("the coordinator did not answer the join")),

@@ -36,6 +36,34 @@ fn config(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A topic outlives the moment in which a node is away: it does not get fewer replicas
+/// for ever because of it.
+#[test]
+fn a_node_that_is_away_counts_for_the_default_factor() {
+    let by_default = |id| match create(&format!("t{id}"), Some(1), id) {
+        Request::Create(create) => Request::Create(CreateTopic {
+            replication_factor: None,
+            ..create
+        }),
+        other => panic!("{other:?}"),
+    };
+    let mut trio = super::replicas::Trio::new(&[]);
+    trio.world.ask(by_default(11)).expect("created");
+    assert_eq!(trio.world.partition(11, 0).replicas.len(), 3);
+    trio.die(3);
+    let refused = trio.world.ask(by_default(12));
+    assert!(
+        matches!(
+            refused,
+            Err(Refusal::NotEnoughNodes {
+                needed: 3,
+                alive: 2
+            })
+        ),
+        "{refused:?}"
+    );
+}
+
 /// Partitions are spread evenly over the nodes, each led by its one replica.
 #[test]
 fn a_topic_is_spread_evenly_and_led() {

@@ -212,11 +212,14 @@ impl Core {
     }
 
     /// The replication factor asked for, or by default 3, or the number of
-    /// storage nodes that can take replicas if that is less.
+    /// storage nodes that are meant to take replicas if that is less: one that is away
+    /// for a moment counts, for the topic outlives that moment.
     pub(in crate::core) fn checked_factor(&self, asked: Option<i32>) -> Result<u32, Refusal> {
         let limit = limits::REPLICATION_FACTOR_MAX;
         let Some(asked) = asked else {
-            let nodes = u32::try_from(self.hosts().count()).unwrap_or(u32::MAX);
+            let known = self.view.nodes.iter();
+            let meant = known.filter(|(id, node)| !node.value.removed && !self.is_draining(**id));
+            let nodes = u32::try_from(meant.count()).unwrap_or(u32::MAX);
             return Ok(nodes.clamp(1, REPLICATION_FACTOR_DEFAULT));
         };
         let factor = u32::try_from(asked).ok().filter(|factor| *factor > 0);

@@ -87,7 +87,7 @@ impl Core {
                 if part.reading {
                     self.effects.push(Effect::Stop(at));
                 }
-                part.move_to(StartAt::Offset(offset));
+                part.rewind(offset);
                 let wait = u64::from(wait.copied().unwrap_or(0));
                 part.hold = Some(Hold::Until(now.saturating_add(wait)));
                 return Ok(());
@@ -119,7 +119,17 @@ impl Core {
         let now = self.now;
         let commit = self.config.commit_on_ack;
         let part = self.parts.get_mut(&copy.at);
-        let Some(part) = part.filter(|part| part.generation == copy.generation) else {
+        // A copy of a record below a place that was gone back to is still wanted.
+        let wanted = |part: &&mut super::Part| {
+            let offset = match copy.start {
+                StartAt::Offset(offset) => part.failed.get(&offset),
+                _ => None,
+            };
+            let waits = offset == Some(&Failed::Copying);
+            part.generation == copy.generation
+                || (waits && copy.generation >= part.first_generation)
+        };
+        let Some(part) = part.filter(wanted) else {
             return;
         };
         if part.hold == Some(Hold::Copying) {
@@ -257,7 +267,7 @@ impl Core {
         let Some(part) = self.parts.get_mut(&at) else {
             return;
         };
-        part.move_to(StartAt::Offset(to));
+        part.rewind(to);
         part.sought = true;
         self.tell(Frame::Gap(v1::SubscribeGap {
             topic_id: id_bytes(at.topic_id),

@@ -140,6 +140,20 @@ impl Part {
         self.reading = false;
     }
 
+    /// Reads again from `to` on. What was sent below stays in the member's hands, and
+    /// copies of failed records below go on.
+    pub fn rewind(&mut self, to: i64) {
+        self.generation += 1;
+        self.start = StartAt::Offset(to);
+        self.next = Some(to);
+        self.done = self.done.map(|done| done.min(to));
+        self.spans.cut(to);
+        self.want = self.want.take().filter(|want| want.offset <= to);
+        self.failed.retain(|at, _| *at < to);
+        self.hold = None;
+        self.reading = false;
+    }
+
     /// Leaders said where it begins.
     pub fn on_started(&mut self, next: i64) {
         self.next.get_or_insert(next);

@@ -69,6 +69,14 @@ impl Spans {
         }
     }
 
+    /// What was sent from `to` on is as if it had not been.
+    pub fn cut(&mut self, to: i64) {
+        self.spans.retain_mut(|span| {
+            span.to = span.to.min(to);
+            span.from < span.to
+        });
+    }
+
     /// The first offset that was sent and not passed.
     pub fn first(&self) -> Option<i64> {
         self.spans.front().map(|span| span.from)

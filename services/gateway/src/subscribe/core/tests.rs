@@ -475,6 +475,25 @@ fn a_partition_is_given_up_when_its_records_are_done() {
     assert_eq!(requests(&effects), [&Request::Revoked(vec![at(0)])]);
 }
 
+/// Story: a record that is tried again in place does not pass those before it, nor
+/// their copies.
+#[test]
+fn what_lies_before_a_blocked_record_is_not_passed_with_it() {
+    let mut core = core(CoreConfig {
+        block: true,
+        commit_on_ack: true,
+        ..config()
+    });
+    core.step(1, view(1, 1, vec![given(0, 1, Some(10))], &[]));
+    core.step(2, sent(0, 10, 20));
+    core.step(3, nack(0, 15));
+    let effects = core.step(4, ack(0, 12));
+    let [Request::Commit { offsets, .. }] = requests(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(offsets[0].offset, 12, "13 and 14 are in the member's hands");
+}
+
 /// Story: a client that commits another partition without a pause still gives up
 /// what it is asked for.
 #[test]
