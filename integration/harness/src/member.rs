@@ -59,6 +59,8 @@ pub struct Heard {
     pub partition_errors: Vec<v1::FetchPartitionError>,
     /// Streams that took the place of broken or drained ones.
     pub resumes: usize,
+    /// It was asleep once: what it heard may have been old when it heard it.
+    pub slept: bool,
     /// Why it ended, if it was not asked to.
     pub ended: Option<String>,
 }
@@ -258,7 +260,10 @@ impl Running {
                 self.subscriber.nack(record, &reason, poison).await;
             }
             Order::Seek(to) => self.subscriber.seek(vec![to]).await,
-            Order::Sleep(time) => tokio::time::sleep(time).await,
+            Order::Sleep(time) => {
+                self.heard.lock().slept = true;
+                tokio::time::sleep(time).await;
+            }
             Order::Leave => self.subscriber.leave().await,
         }
     }

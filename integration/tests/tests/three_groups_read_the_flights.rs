@@ -139,7 +139,7 @@ impl Group {
             let stored = one.committed.iter().zip(&one.committed_at);
             committed.extend(stored.map(|((place, offset), at)| (*at, place, *offset)));
         }
-        for one in &heard {
+        for one in heard.iter().filter(|one| !one.slept) {
             for ((place, from), at) in one.assigned.iter().zip(&one.assigned_at) {
                 let before = committed
                     .iter()

@@ -125,7 +125,7 @@ fn wrong_usage_is_refused_before_the_network() {
         "consume t --commit each",
         "consume t --group g --partition 1",
         "dlq replay d --max 0",
-        "dlq list",
+        "dlq",
     ] {
         let error = parse(line).expect_err(line);
         assert_eq!(error.exit_code(), 2, "{line}: {error}");
