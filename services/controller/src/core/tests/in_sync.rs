@@ -210,3 +210,21 @@ fn proposals_are_urgent_and_share_transactions() {
     world.settle();
     assert!(matches!(world.reply(creation), Some(Ok(_))));
 }
+
+/// The rule is what keeps an old set out: without it the set is taken. Attempts that
+/// are numbered hide that from the simulation.
+#[cfg(feature = "planted-faults")]
+#[test]
+fn the_planted_mistake_with_partition_epochs_is_seen() {
+    use crate::core::fault::{Fault, plant};
+    for fault in [None, Some(Fault::PartitionEpochNotCompared)] {
+        plant(fault);
+        let mut trio = Trio::new(&[]);
+        let old = proposal(&trio, &[(1, 1), (3, 1)]);
+        let newer = proposal(&trio, &[(1, 1), (2, 1)]);
+        ask(&mut trio, newer);
+        let taken = ask(&mut trio, old).refused.is_none();
+        plant(None);
+        assert_eq!(taken, fault.is_some());
+    }
+}
