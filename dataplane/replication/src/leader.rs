@@ -206,8 +206,9 @@ impl<W> Leader<W> {
         self.high_watermark = stored.min(lead.ends.log_end);
         self.given_watermark = self.high_watermark;
         self.led_since = now;
+        // Being told to lead is no word of now: the log may have been opened, or
+        // the process paused, for longer than a session since.
         self.contacts.clear();
-        self.contacts.controller_heard(now);
         // What followers said in an earlier epoch may have been cut since.
         self.forget_followers();
         self.replicas.insert(

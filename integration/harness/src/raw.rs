@@ -43,11 +43,31 @@ pub fn code(detail: &ErrorDetail) -> ErrorCode {
     ErrorCode::try_from(detail.code).expect("a known code")
 }
 
-/// Creates a topic; its id.
+/// Creates a topic with the default replication factor; its id.
 pub async fn create_topic(
     channel: &Channel,
     name: &str,
     partitions: i32,
+    config: &[(&str, &str)],
+) -> Bytes {
+    create(channel, name, partitions, None, config).await
+}
+
+/// Creates a topic with `replication_factor` replicas of each partition; its id.
+pub async fn create_replicated(
+    channel: &Channel,
+    name: &str,
+    partitions: i32,
+    replication_factor: i32,
+) -> Bytes {
+    create(channel, name, partitions, Some(replication_factor), &[]).await
+}
+
+async fn create(
+    channel: &Channel,
+    name: &str,
+    partitions: i32,
+    replication_factor: Option<i32>,
     config: &[(&str, &str)],
 ) -> Bytes {
     let config = config
@@ -57,6 +77,7 @@ pub async fn create_topic(
     let request = v1::CreateTopicRequest {
         name: name.into(),
         partitions: Some(partitions),
+        replication_factor,
         config,
         ..Default::default()
     };

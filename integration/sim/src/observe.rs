@@ -36,9 +36,12 @@ impl World {
                     .get(tp)
                     .map_or(0, |replica| replica.log.segment_count()),
             };
-            let Some(truth) = self.oracle.truths.get(tp) else {
+            let Some(truth) = self.oracle.truths.get_mut(tp) else {
                 continue;
             };
+            if seen.leads.is_some() {
+                truth.log_start = truth.log_start.max(bounds.log_start.0);
+            }
             let shadow = &truth.shadows[node];
             let known = Seen {
                 first: shadow.base,

@@ -161,12 +161,16 @@ impl Oracle {
         let first = reader.first_offset().0;
         let found = read_from(reader, first)
             .map_err(|why| format!("node {} {tp} after a start: {why}", node + 1))?;
-        let shadow = &mut self.truth(tp).shadows[node];
+        let truth = self.truth(tp);
+        let log_start = truth.log_start;
+        let shadow = &mut truth.shadows[node];
         let (old_end, old_flushed) = (shadow.end(), shadow.flushed);
         let expected = std::mem::take(&mut shadow.expected);
         let least = match expected {
             Expected::All => old_end,
             Expected::Flushed => old_flushed,
+            // All of it was deleted, and a failed disk ended the beginning anew.
+            Expected::Committed if old_end <= log_start => 0,
             Expected::Committed => old_flushed.min(shadow.watermark),
             Expected::Some | Expected::Nothing => 0,
         };

@@ -206,6 +206,7 @@ impl World {
                 session.failures = 0;
                 session.heard = clock;
                 session.beat = clock;
+                process.contacts.write().controller_heard(clock);
                 self.on_registered(node, incarnation, cluster)
             }
             Message::Ack => {

@@ -98,6 +98,8 @@ pub struct Truth {
     pub recovered: i32,
     pub reckoned: i32,
     pub lost: Vec<Ack>,
+    /// The highest log start that a leader has shown.
+    pub log_start: i64,
     pub shadows: Vec<Shadow>,
 }
 

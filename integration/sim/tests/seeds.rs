@@ -68,6 +68,14 @@ const KEPT: &[(u64, &str)] = &[
         201478,
         "files below a log start that outlived them were taken for the log",
     ),
+    (
+        304_101,
+        "a leader that was paused while its log was opened took the order to lead for a word of now",
+    ),
+    (
+        313_438,
+        "a disk that failed while a deleted log began anew; the oracle asked for the deleted records",
+    ),
 ];
 
 #[test]

@@ -485,7 +485,7 @@ async fn b108_a_node_that_missed_a_recreation_leads_with_the_new_topic() {
     in_sync(&c, "t", 3).await;
     block_in_place(|| stack.storages[2].stop(STOP));
     delete(&c, "t").await;
-    let new = create_topic(&c, "t", 1, &[]).await;
+    let new = create(&c, "t", 2).await;
     assert_ne!(old, new);
     eventually("taken", PROGRESS, || async {
         let taken = produce(&c, 0, batch(&[b"new"])).await;

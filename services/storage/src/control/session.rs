@@ -213,6 +213,8 @@ impl Session {
     /// Keeps who we are and marks the folders, on a worker: the session goes on
     /// meanwhile, leadership waits for it.
     fn on_registered(&self, registered: &NodeRegistered) -> Result<(), Ended> {
+        let now = clock::monotonic_now();
+        self.node.contacts.write().controller_heard(now);
         let cluster_id = Uuid::from_slice(&registered.cluster_id).map_err(|_| {
             Status::internal("the controller sent a cluster id that has not 16 bytes")
         })?;

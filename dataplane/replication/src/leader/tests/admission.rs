@@ -21,11 +21,6 @@ fn nothing_is_taken_without_contact() {
     ] {
         for by_node in [false, true] {
             let mut leader = leading(Durability::Replicated, in_sync, rf);
-            assert_eq!(
-                leader.admit_at(NOW, Acks::One, &Contacts::default()),
-                Ok(()),
-                "the controller has just spoken"
-            );
             let mut node = Contacts::default();
             for other in heard {
                 let mut report = Report {
@@ -62,4 +57,20 @@ fn what_is_refused_without_time_is_refused_first() {
         needed: 2,
     };
     assert_eq!(refused, Err(expected));
+}
+
+/// A process that was paused between its order to lead and the opening of the log
+/// has heard nobody since: the order is not a word of now.
+#[test]
+fn an_order_to_lead_is_no_word_of_the_controller() {
+    let mut leader = leading(Durability::Replicated, &[ME, OTHER], 3);
+    let nobody = NotAdmitted::NoQuorumContact {
+        heard: 1,
+        needed: 2,
+    };
+    let refused = leader.admit_at(NOW, Acks::One, &Contacts::default());
+    assert_eq!(refused, Err(nobody));
+    leader.step(NOW, Event::ControllerHeard);
+    let admitted = leader.admit_at(NOW, Acks::One, &Contacts::default());
+    assert_eq!(admitted, Ok(()));
 }
