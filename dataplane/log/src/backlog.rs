@@ -1,16 +1,26 @@
-//! How much lies between two offsets, and how old its first record is, to the grain of
-//! the sparse index: for lag. Nothing is scanned.
+//! How much lies between two offsets, and how old its first record is: for lag. Bytes
+//! are to the grain of the sparse index; no more than one grain of headers is walked,
+//! but for what compaction left.
 
-use crate::{error::ReadError, reader::LogReader, segment::SegmentView};
+use crate::{
+    error::ReadError,
+    fs::LogFile,
+    reader::LogReader,
+    segment::SegmentView,
+    walk::{HEADER_CHUNK, Step, Walker},
+};
+use bytes::Bytes;
 use std::io;
-use talweg_types::{Offset, TimestampMs};
+use talweg_batch::{BatchHeader, Records};
+use talweg_types::{Offset, TimestampMs, limits};
 
 /// What lies from one offset (inclusive) to another (exclusive).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Backlog {
     /// Bytes of log.
     pub bytes: u64,
-    /// When the leader appended the first of it, or a little earlier; `None` of nothing.
+    /// When the leader appended the first record that is still there, or a little
+    /// earlier; `None`: there is none.
     pub oldest_append: Option<TimestampMs>,
     /// `oldest_append` rests on an index that was rebuilt: it is the whole segment's.
     pub approximate: bool,
@@ -33,9 +43,11 @@ impl LogReader {
             }
             let failed = |error| ReadError::io(format!("measuring {}", view.path.display()), error);
             found.bytes += self.bytes_between(&view, from, to).map_err(failed)?;
-            if found.oldest_append.is_none() {
-                (found.oldest_append, found.approximate) =
-                    self.append_time(&view, from).map_err(failed)?;
+            if found.oldest_append.is_none()
+                && let Some(unread) = self.first_unread(&view, from, to).map_err(failed)?
+            {
+                let (time, approximate) = self.append_time(&view, &unread).map_err(failed)?;
+                (found.oldest_append, found.approximate) = (Some(time), approximate);
             }
         }
         Ok(found)
@@ -51,28 +63,116 @@ impl LogReader {
         Ok(at(to).saturating_sub(at(from)))
     }
 
-    /// The append time of the batch at or just below an offset of the segment.
-    fn append_time(
+    /// The first batch of `from..to` in this segment that still holds a record at or
+    /// above `from`: compaction may have taken those that were there. What cannot be
+    /// read counts as unread.
+    fn first_unread(
         &self,
         view: &SegmentView,
-        offset: Offset,
-    ) -> io::Result<(Option<TimestampMs>, bool)> {
+        from: Offset,
+        to: Offset,
+    ) -> io::Result<Option<Unread>> {
+        let open = view.open(&self.folder)?;
+        let floor = self.floor(view, from, true);
+        let known = view.damage.read().ranges.clone();
+        let mut walk = Walker::new(
+            &*open.file,
+            floor.position,
+            view.size_or_ask(&*self.folder.fs)?,
+            floor.offset,
+            HEADER_CHUNK,
+        )
+        .stepping_over(known);
+        loop {
+            let (header, position) = match walk.step()? {
+                Step::Batch(header, position) => (header, position),
+                Step::Bad(_) => return Ok(Some(Unread::somewhere_at(from))),
+                Step::End => return Ok(None),
+            };
+            if header.base_offset >= to {
+                return Ok(None);
+            }
+            if header.next_offset() <= from || header.record_count == 0 {
+                continue;
+            }
+            let partly = header.base_offset < from && has_holes(&header);
+            if !partly || holds(&*open.file, &header, position, from)? {
+                return Ok(Some(Unread {
+                    offset: header.base_offset,
+                    timestamp: Some(header.max_timestamp),
+                }));
+            }
+        }
+    }
+
+    /// When the leader appended it. The index knows that to its grain only; within
+    /// the grain the producer's timestamp is believed, beyond it never.
+    fn append_time(&self, view: &SegmentView, unread: &Unread) -> io::Result<(TimestampMs, bool)> {
         let times = view.times(&*self.folder.fs)?;
         let kv = &*self.folder.index;
-        let entry = match self.index.append_time(kv, view.base, offset) {
-            Ok(entry) => entry,
+        let (entry, next) = match self.index.append_times(kv, view.base, unread.offset) {
+            Ok(around) => around,
             Err(error) => {
                 tracing::warn!(partition = %self.tp, %error, "index not readable; the segment's time counts");
-                None
+                (None, None)
             }
         };
-        Ok(match entry {
-            // A rebuild gives every entry the segment's last append time.
-            Some(time) => {
-                let of_segment = time == times.last_append && view.is_sealed();
-                (Some(time), of_segment && times.first_append < time)
-            }
-            None => (Some(times.first_append), self.index_incomplete()),
-        })
+        // A rebuild gives every entry the segment's last append time.
+        let is_of_segment =
+            |time| time == times.last_append && view.is_sealed() && times.first_append < time;
+        let known = entry.unwrap_or(times.first_append);
+        let (earliest, approximate) = match entry {
+            Some(time) if is_of_segment(time) => (times.first_append, true),
+            Some(time) => (time, false),
+            None => (known, self.index_incomplete()),
+        };
+        let latest = next.unwrap_or(times.last_append).max(known);
+        let told = unread
+            .timestamp
+            .filter(|told| (earliest..=latest).contains(told));
+        Ok((told.unwrap_or(known), approximate))
     }
+}
+
+/// The first unread batch of a segment.
+struct Unread {
+    offset: Offset,
+    /// What its producer says.
+    timestamp: Option<TimestampMs>,
+}
+
+impl Unread {
+    fn somewhere_at(offset: Offset) -> Self {
+        Self {
+            offset,
+            timestamp: None,
+        }
+    }
+}
+
+/// Compaction took records out of it.
+fn has_holes(header: &BatchHeader) -> bool {
+    i64::from(header.record_count) < header.next_offset().0 - header.base_offset.0
+}
+
+/// Whether a record at or above `from` is in the batch; one that cannot be unpacked
+/// may hold it.
+fn holds(
+    file: &dyn LogFile,
+    header: &BatchHeader,
+    position: u64,
+    from: Offset,
+) -> io::Result<bool> {
+    let mut bytes = vec![0; header.total_bytes()];
+    let read = file.read_at(&mut bytes, position)?;
+    bytes.truncate(read);
+    let unpacked = limits::UNPACKED_BATCH_BYTES_MAX as usize;
+    let wanted = from.0 - header.base_offset.0;
+    let Ok(mut records) = Records::new(&Bytes::from(bytes), unpacked) else {
+        return Ok(true);
+    };
+    Ok(
+        records
+            .any(|record| record.map_or(true, |record| i64::from(record.offset_delta) >= wanted)),
+    )
 }

@@ -59,8 +59,9 @@ pub async fn create_replicated(
     name: &str,
     partitions: i32,
     replication_factor: i32,
+    config: &[(&str, &str)],
 ) -> Bytes {
-    create(channel, name, partitions, Some(replication_factor), &[]).await
+    create(channel, name, partitions, Some(replication_factor), config).await
 }
 
 async fn create(

@@ -600,7 +600,7 @@ async fn b107_a_reader_of_a_deleted_topic_is_told() {
 async fn b108_a_returning_node_does_not_serve_the_old_topics_data() {
     let mut stack = Stack::builder().storages(2).start();
     let c = connect(&stack.gateway(0)).await;
-    create_replicated(&c, "t", 2, 1).await;
+    create_replicated(&c, "t", 2, 1, &[]).await;
     for p in 0..2 {
         produce(&c, "t", p, batch(&[b"old"]))
             .await
@@ -615,7 +615,7 @@ async fn b108_a_returning_node_does_not_serve_the_old_topics_data() {
         .delete_topic(request)
         .await
         .expect("delete");
-    create_replicated(&c, "t", 2, 1).await;
+    create_replicated(&c, "t", 2, 1, &[]).await;
     stack.storages[1].start(RESTART);
     for p in 0..2 {
         produce(&c, "t", p, batch(&[b"new"]))

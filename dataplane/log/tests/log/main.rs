@@ -2,6 +2,7 @@
 //! that it links once; each module says its story.
 
 mod append_and_read;
+mod backlog;
 mod common;
 mod compaction;
 mod damage;
