@@ -336,6 +336,7 @@ impl PartitionLog {
             append_time: now,
             max_timestamp,
         });
+        self.shared.recent.note(group.start, now);
         self.disk.appended_bytes += group.bytes;
         self.shared.set_log_end(group.next);
         if planted(Fault::FlushAcknowledgedEarly) {

@@ -3,6 +3,7 @@
 //! but for what compaction left.
 
 use crate::{
+    append_times::Around,
     error::ReadError,
     fs::LogFile,
     reader::LogReader,
@@ -105,32 +106,22 @@ impl LogReader {
         }
     }
 
-    /// When the leader appended it. The index knows that to its grain only; within
-    /// the grain the producer's timestamp is believed, beyond it never.
+    /// When the leader appended it, and whether that is approximate.
     fn append_time(&self, view: &SegmentView, unread: &Unread) -> io::Result<(TimestampMs, bool)> {
-        let times = view.times(&*self.folder.fs)?;
+        let above = unread.offset.plus(1);
+        if let Some(recent) = self.recent.between(unread.offset, above) {
+            return Ok((recent[0].1, false));
+        }
+        let span = self.span(view)?;
         let kv = &*self.folder.index;
-        let (entry, next) = match self.index.append_times(kv, view.base, unread.offset) {
-            Ok(around) => around,
-            Err(error) => {
-                tracing::warn!(partition = %self.tp, %error, "index not readable; the segment's time counts");
-                (None, None)
-            }
-        };
-        // A rebuild gives every entry the segment's last append time.
-        let is_of_segment =
-            |time| time == times.last_append && view.is_sealed() && times.first_append < time;
-        let known = entry.unwrap_or(times.first_append);
-        let (earliest, approximate) = match entry {
-            Some(time) if is_of_segment(time) => (times.first_append, true),
-            Some(time) => (time, false),
-            None => (known, self.index_incomplete()),
-        };
-        let latest = next.unwrap_or(times.last_append).max(known);
-        let told = unread
-            .timestamp
-            .filter(|told| (earliest..=latest).contains(told));
-        Ok((told.unwrap_or(known), approximate))
+        let around = self.index.append_times(kv, view.base, unread.offset);
+        let around = around.unwrap_or_else(|error| {
+            self.warn_of_index(&error);
+            Around::default()
+        });
+        let (time, approximate) = around.estimate(span, unread.timestamp);
+        let unknown = around.entry.is_none() && self.index_incomplete();
+        Ok((time, approximate || unknown))
     }
 }
 

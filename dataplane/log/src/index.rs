@@ -15,6 +15,8 @@
 //! when there are too many every second one is dropped: look-ups scan further,
 //! answers stay right. A store that fails costs only time.
 
+mod times;
+
 use crate::kv::{IndexKv, KvError, KvOp};
 #[cfg(doc)]
 use crate::sidecar::seal::Cleaned;
@@ -241,49 +243,6 @@ impl Index {
                 revision: revision_of(value.get(16..)),
             })
         }))
-    }
-
-    /// The append times of the entry at or below `offset` and of the next one, in
-    /// that segment, in memory or in the store.
-    pub(crate) fn append_times(
-        &self,
-        kv: &dyn IndexKv,
-        segment: Offset,
-        offset: Offset,
-    ) -> Result<(Option<TimestampMs>, Option<TimestampMs>), KvError> {
-        let (pending, above) = self.pending_append_times(segment, offset);
-        // What is pending lies above what is stored.
-        if pending.is_some() || self.distrusted.load(Ordering::Acquire) {
-            return Ok((pending, above));
-        }
-        let time_of = |value: &[u8]| {
-            let time = value.get(8..)?.first_chunk()?;
-            Some(TimestampMs(i64::from_be_bytes(*time)))
-        };
-        let entry = kv.last_in(&self.offset_key(segment), &self.offset_key(offset))?;
-        let next = kv.scan(
-            &self.offset_key(offset.plus(1)),
-            &self.offset_key(Offset::MAX),
-            1,
-        )?;
-        let next = next.first().and_then(|(_, value)| time_of(value));
-        Ok((entry.and_then(|(_, value)| time_of(&value)), next.or(above)))
-    }
-
-    fn pending_append_times(
-        &self,
-        segment: Offset,
-        offset: Offset,
-    ) -> (Option<TimestampMs>, Option<TimestampMs>) {
-        let pending = self.pending.read();
-        let after = pending.partition_point(|entry| entry.offset <= offset);
-        let entry = after.checked_sub(1).and_then(|at| pending.get(at));
-        let entry = entry.filter(|entry| entry.segment == segment);
-        let next = pending.get(after);
-        (
-            entry.map(|entry| entry.append_time),
-            next.map(|entry| entry.append_time),
-        )
     }
 
     /// The last entry of the segment before which every timestamp is below

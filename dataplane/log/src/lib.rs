@@ -13,6 +13,7 @@
 
 mod active;
 mod append;
+mod append_times;
 mod backlog;
 mod buffers;
 mod check;

@@ -55,7 +55,7 @@ impl LogReader {
     /// visible, and the log begins where [`LogReader::copy_start`] says.
     pub fn read_for_copy(&self, from: Offset, max_bytes: usize) -> Result<ReadOutcome, ReadError> {
         let outcome = self.read_above(self.first_offset(), from, Offset::MAX, max_bytes)?;
-        Ok(compact::from_offset(outcome, from))
+        Ok(compact::from_offset(self.timed(outcome), from))
     }
 
     /// As [`LogReader::try_read`], for a copy of the log.
@@ -65,6 +65,7 @@ impl LogReader {
         max_bytes: usize,
     ) -> Result<Option<ReadOutcome>, ReadError> {
         let outcome = self.try_read_above(self.first_offset(), from, Offset::MAX, max_bytes)?;
+        let outcome = outcome.and_then(|outcome| self.try_timed(outcome));
         Ok(outcome.map(|outcome| compact::from_offset(outcome, from)))
     }
 
@@ -159,7 +160,7 @@ impl LogReader {
             .view
             .hint(next_offset, piece.position + (skip + bytes) as u64);
         self.tail.want();
-        Some(outcome(&piece.view, chunk.slice(..bytes), next_offset))
+        Some(outcome(chunk.slice(..bytes), next_offset))
     }
 
     /// Bounds first: an answer with no data still says where to go on.
@@ -292,11 +293,7 @@ impl LogReader {
             match take_batches(&chunk, from, ends, max_bytes, check_crc) {
                 Taken::Batches { bytes, next_offset } => {
                     view.hint(next_offset, position + bytes as u64);
-                    return Ok(Attempt::Done(outcome(
-                        view,
-                        chunk.slice(..bytes),
-                        next_offset,
-                    )));
+                    return Ok(Attempt::Done(outcome(chunk.slice(..bytes), next_offset)));
                 }
                 Taken::NotVisible => return Ok(Attempt::Done(ReadOutcome::nothing(from))),
                 Taken::More(total) if total > want && position + total as u64 <= limit => {
@@ -352,7 +349,7 @@ impl LogReader {
         match take_batches(&chunk, from, ends, max_bytes, false) {
             Taken::Batches { bytes, next_offset } => {
                 view.hint(next_offset, position + bytes as u64);
-                Ok(Some(outcome(view, chunk.slice(..bytes), next_offset)))
+                Ok(Some(outcome(chunk.slice(..bytes), next_offset)))
             }
             Taken::NotVisible => Ok(Some(ReadOutcome::nothing(from))),
             Taken::More(_) | Taken::Bad => Ok(None),
@@ -533,14 +530,11 @@ fn first_damage_after(view: &SegmentView, position: u64) -> Option<u64> {
         .find(|start| *start > position)
 }
 
-fn outcome(view: &SegmentView, batches: Bytes, next_offset: Offset) -> ReadOutcome {
-    let last_append_time = view
-        .known_times()
-        .map_or(TimestampMs::NONE, |times| times.last_append);
+fn outcome(batches: Bytes, next_offset: Offset) -> ReadOutcome {
     ReadOutcome {
         batches,
         next_offset,
-        last_append_time,
+        append_times: Vec::new(),
     }
 }
 
@@ -549,7 +543,7 @@ impl ReadOutcome {
         Self {
             batches: Bytes::new(),
             next_offset: from,
-            last_append_time: TimestampMs::NONE,
+            append_times: Vec::new(),
         }
     }
 }

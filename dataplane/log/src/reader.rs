@@ -5,8 +5,8 @@
 //! in which they bound each other, so that a reader never sees them crossed.
 
 use crate::{
-    config::CompactionConfig, epochs::Epochs, error::ReadError, folder::LogFolder, index::Index,
-    names, segment::SegmentView, sidecar, tail::Tail,
+    append_times::RecentAppends, config::CompactionConfig, epochs::Epochs, error::ReadError,
+    folder::LogFolder, index::Index, names, segment::SegmentView, sidecar, tail::Tail,
 };
 use bytes::Bytes;
 use parking_lot::RwLock;
@@ -30,6 +30,7 @@ pub struct LogReader {
     segments: RwLock<Vec<Arc<SegmentView>>>,
     pub(crate) epochs: RwLock<Epochs>,
     pub(crate) tail: Tail,
+    pub(crate) recent: RecentAppends,
     /// As the owner's configuration has it.
     pub(crate) compaction: RwLock<Option<CompactionConfig>>,
     log_start: AtomicI64,
@@ -48,9 +49,9 @@ pub struct ReadOutcome {
     pub batches: Bytes,
     /// Where to read on; always set.
     pub next_offset: Offset,
-    /// Append time of the segment's last batch: none of these is younger. NONE
-    /// without batches, or where it would have to be read.
-    pub last_append_time: TimestampMs,
+    /// When the leader appended them: from each offset on, to the next one. Empty
+    /// where that was not asked for or is not known.
+    pub append_times: Vec<(Offset, TimestampMs)>,
 }
 
 impl Drop for LogReader {
@@ -69,6 +70,7 @@ impl LogReader {
             segments: RwLock::new(Vec::new()),
             epochs: RwLock::new(Epochs::default()),
             tail: Tail::default(),
+            recent: RecentAppends::default(),
             compaction: RwLock::new(None),
             log_start: AtomicI64::new(0),
             high_watermark: AtomicI64::new(0),

@@ -156,6 +156,7 @@ impl PartitionLog {
     pub(crate) fn reopen(&mut self, cut_bytes: u64) -> Result<Truncation, LogError> {
         self.shared.index.forget_from(Offset(i64::MIN));
         self.shared.tail.clear(&self.folder);
+        self.shared.recent.clear();
         self.active = None;
         self.closing.clear();
         self.disk.removals.clear();

@@ -38,7 +38,7 @@ pub struct Answer {
     pub trouble: Option<Trouble>,
     /// Whole batches; empty: only bounds.
     pub batches: Bytes,
-    pub append_time: TimestampMs,
+    pub append_times: Vec<(Offset, TimestampMs)>,
 }
 
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use talweg_replication::{
     check_position,
 };
 use talweg_storage::parts::{CreditBack, Letters, LogHistory, PartitionHandle, ReplicaFrame, Word};
-use talweg_types::{Incarnation, LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
+use talweg_types::{Incarnation, LeaderEpoch, NodeId, Offset, TopicPartition};
 
 const HEARTBEAT_MS: u64 = 1_000;
 const SILENCE_MS: u64 = 3_000;
@@ -526,7 +526,7 @@ fn batches(answer: &Answer) -> Option<FetchedBody<ReplicaFrame>> {
         first_epoch: first.epoch(),
         last_epoch: last.epoch(),
         frame: ReplicaFrame {
-            append_time: answer.append_time,
+            append_times: answer.append_times.clone(),
             _credit: Arc::<CreditBack>::default().hold(0),
             batches,
         },
@@ -601,7 +601,7 @@ impl Process {
             },
             trouble: Some(Trouble::Refused),
             batches: Bytes::new(),
-            append_time: TimestampMs::NONE,
+            append_times: Vec::new(),
         };
         let handle = self
             .handles
@@ -665,7 +665,7 @@ impl Cursor {
             bounds,
             trouble: None,
             batches: Bytes::new(),
-            append_time: TimestampMs::NONE,
+            append_times: Vec::new(),
         }
     }
 
@@ -690,7 +690,7 @@ impl Cursor {
                     let answer = self.answer(handle, told);
                     answers.push(Answer {
                         batches: read.batches,
-                        append_time: read.last_append_time,
+                        append_times: read.append_times,
                         ..answer
                     });
                     self.next = read.next_offset;

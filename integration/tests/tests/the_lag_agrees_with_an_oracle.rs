@@ -20,11 +20,12 @@ use tokio::{sync::watch, task::JoinHandle, time::MissedTickBehavior};
 use tonic::transport::Channel;
 
 const GROUP: &str = "g";
+const COMPACTED: &str = "compacted";
 const START: Duration = Duration::from_secs(30);
 /// Between two records of a topic.
 const PACE: Duration = Duration::from_millis(10);
 const KEYS: u64 = 12;
-const ROUNDS: usize = 24;
+const ROUNDS: usize = 16;
 const SLACK_RECORDS: i64 = 1;
 const SLACK_MS: i64 = 1_000;
 
@@ -52,12 +53,14 @@ impl Writer {
                 if *stopped.borrow() {
                     return;
                 }
+                // What a client says of the time counts within one entry of the index
+                // only; of a compacted topic one entry may stand for a long time.
+                let lie = if topic == COMPACTED { 0 } else { 3_600_000 };
                 let record = v1::Record {
                     partition: Some(0),
                     key: Some(format!("key-{}", n % KEYS).into_bytes().into()),
                     value: Some(vec![b'v'; 400].into()),
-                    // What a client says of the time does not count.
-                    timestamp_ms: Some(now_ms() - 3_600_000),
+                    timestamp_ms: Some(now_ms() - lie),
                     ..Default::default()
                 };
                 let sent = now_ms();
@@ -338,7 +341,7 @@ async fn the_lag_agrees_with_an_oracle() {
     let mut topics = [
         Topic::create(&channel, "kept", &[]).await,
         Topic::create(&channel, "short", &[small, ("retention.bytes", "65536")]).await,
-        Topic::create(&channel, "compacted", &compacted).await,
+        Topic::create(&channel, COMPACTED, &compacted).await,
     ];
     for round in 0..ROUNDS {
         let index = round % topics.len();

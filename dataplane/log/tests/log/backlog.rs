@@ -3,8 +3,8 @@
 
 use crate::common::*;
 use proptest::prelude::*;
-use talweg_log::{CompactionConfig, LogConfig, LogReader, PartitionLog};
-use talweg_types::{Offset, Ratio, TimestampMs};
+use talweg_log::{CompactionConfig, LogConfig, LogReader, PartitionLog, ReplicaBatch};
+use talweg_types::{LeaderEpoch, Offset, Ratio, TimestampMs};
 
 const SECOND: i64 = 1_000;
 
@@ -74,6 +74,54 @@ fn survivors(log: &PartitionLog) -> Vec<(i64, i64)> {
         .iter()
         .map(|(offset, ..)| (*offset, NOW.0 + offset * SECOND))
         .collect()
+}
+
+/// A copy that is made later keeps the times of the leader, also when that has
+/// restarted and remembers only what its index tells.
+#[test]
+fn a_copy_knows_when_the_leader_appended() {
+    for (restarted, count) in [(false, 200), (true, 200), (true, 12)] {
+        let node = Node::new(9);
+        let mut log = node.log(config());
+        for n in 0..count {
+            let when = NOW.0 + n * 60 * SECOND;
+            append(&mut log, batch(&[timed(when)]), TimestampMs(when + 3));
+        }
+        commit(&mut log);
+        flush(&mut log);
+        let (node, log) = match restarted {
+            false => (node, log),
+            true => {
+                drop(log);
+                let node = node.killed();
+                let (log, _) = node.recover(config());
+                (node, log)
+            }
+        };
+        let other = Node::new(10);
+        let mut copy = PartitionLog::create(&other.folder, tp(), config());
+        copy.follow(LeaderEpoch(1)).expect("follows");
+        while copy.bounds().log_end < log.bounds().log_end {
+            let from = copy.bounds().log_end;
+            let read = log.reader().read_for_copy(from, 3_000).expect("readable");
+            for batch in ReplicaBatch::check_all(read.batches).expect("whole") {
+                let mut marks = read.append_times.iter().rev();
+                let mark = marks.find(|mark| mark.0 <= batch.base_offset());
+                copy.append_replica(&[batch], mark.expect("a time").1)
+                    .expect("appended");
+            }
+        }
+        copy.set_high_watermark(log.bounds().log_end);
+        for n in 0..count {
+            let age = oldest(&copy.reader(), n).expect("unread").0 - NOW.0;
+            let appended = n * 60 * SECOND;
+            assert!(
+                (appended..=appended + 3).contains(&age),
+                "{restarted} {n}: {age}"
+            );
+        }
+        drop(node);
+    }
 }
 
 proptest! {

@@ -42,8 +42,14 @@ fn copy_once(from: &LogReader, to: &mut PartitionLog, max_bytes: usize) -> bool 
         return false;
     }
     let batches = ReplicaBatch::check_all(outcome.batches).expect("whole");
-    to.append_replica(&batches, outcome.last_append_time)
-        .expect("appended");
+    let time_of = |batch: &ReplicaBatch| {
+        let marks = outcome.append_times.iter();
+        let mark = marks.rev().find(|mark| mark.0 <= batch.base_offset());
+        mark.expect("a time").1
+    };
+    for run in batches.chunk_by(|one, next| time_of(one) == time_of(next)) {
+        to.append_replica(run, time_of(&run[0])).expect("appended");
+    }
     to.check().expect("sound after an append");
     true
 }

@@ -19,7 +19,7 @@ use talweg_replication::{
     Fetched, Follow, FollowerEffect, FollowerEvent, FollowerFailure, MonotonicMs, OpenFetch,
     ReplicaEnds, SessionTag,
 };
-use talweg_types::{LeaderEpoch, TimestampMs};
+use talweg_types::LeaderEpoch;
 
 /// A cut for which there was no room is tried again after this.
 const CUT_AGAIN_MS: u64 = 1_000;
@@ -211,25 +211,17 @@ impl Replica {
         frame: &ReplicaFrame,
         done: &mut AppendedRound,
     ) -> FollowerEvent<ReplicaFrame> {
-        let time = match frame.append_time {
-            TimestampMs::NONE => (self.wall_clock)(),
-            time => time,
-        };
-        match self.log.append_replica(&frame.batches, time) {
-            Ok(log_end) => {
-                done.bytes += frame
-                    .batches
-                    .iter()
-                    .map(|batch| batch.size() as u64)
-                    .sum::<u64>();
-                FollowerEvent::Written { log_end }
-            }
-            Err(error) => {
+        for (time, batches) in frame.runs() {
+            let time = time.unwrap_or_else(|| (self.wall_clock)());
+            if let Err(error) = self.log.append_replica(batches, time) {
                 self.show(&error);
                 let log_end = self.log.bounds().log_end;
-                FollowerEvent::WriteFailed { log_end }
+                return FollowerEvent::WriteFailed { log_end };
             }
+            done.bytes += batches.iter().map(|batch| batch.size() as u64).sum::<u64>();
         }
+        let log_end = self.log.bounds().log_end;
+        FollowerEvent::Written { log_end }
     }
 
     fn show(&self, error: &ReplicaError) {

@@ -11,10 +11,27 @@ use tokio::sync::{Notify, mpsc};
 /// Batches on their way from a leader to the loop that appends them.
 pub struct ReplicaFrame {
     pub batches: Vec<ReplicaBatch>,
-    /// When the leader appended the youngest of them; NONE: not known.
-    pub append_time: TimestampMs,
+    /// When the leader appended them: from each offset on, to the next one; in offset
+    /// order. Empty: not known.
+    pub append_times: Vec<(Offset, TimestampMs)>,
     /// Given back when the batches are written.
     pub _credit: CreditHold,
+}
+
+impl ReplicaFrame {
+    /// Batches that were appended together, in order, and when.
+    pub fn runs(&self) -> impl Iterator<Item = (Option<TimestampMs>, &[ReplicaBatch])> {
+        let time_of = |batch: &ReplicaBatch| {
+            let after = self
+                .append_times
+                .partition_point(|(from, _)| *from <= batch.base_offset());
+            let mark = self.append_times.get(after.saturating_sub(1))?;
+            Some(mark.1)
+        };
+        self.batches
+            .chunk_by(move |one, next| time_of(one) == time_of(next))
+            .map(move |run| (run.first().and_then(time_of), run))
+    }
 }
 
 /// Bytes that a loop holds; dropping it gives them back to the stream.

@@ -23,7 +23,7 @@ use talweg_proto::storage::v1::{
     replicate_request::Frame as Ask, replicate_response::Frame as Answer,
 };
 use talweg_replication::{Fetched, FetchedBody, SessionTag};
-use talweg_types::{LeaderEpoch, NodeId, Offset, TimestampMs, TopicPartition};
+use talweg_types::{LeaderEpoch, NodeId, Offset, TopicPartition};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
@@ -270,7 +270,7 @@ impl Puller {
             last_epoch: last.epoch(),
             frame: ReplicaFrame {
                 batches,
-                append_time: TimestampMs(frame.append_time_ms),
+                append_times: wire::marks(&frame.append_times, frame.append_time_ms),
                 _credit: credit,
             },
         };

@@ -451,7 +451,8 @@ impl Server {
         self.node.metrics.replicated_out_bytes.inc_by(bytes);
         self.send(Answer::Batches(ReplicaBatches {
             update: Some(update),
-            append_time_ms: outcome.last_append_time.0,
+            append_time_ms: wire::last_time(&outcome.append_times),
+            append_times: wire::append_times(&outcome.append_times),
             batches: outcome.batches,
         }))
         .await?;

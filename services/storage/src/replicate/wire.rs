@@ -4,11 +4,12 @@ use super::outbox::Word;
 use bytes::Bytes;
 use talweg_kit::errors::Refusal;
 use talweg_proto::storage::v1::{
-    ReplicaBelowStart, ReplicaDiverged, ReplicaPosition, ReplicaUpdate, replica_update::Trouble,
+    AppendTime, ReplicaBelowStart, ReplicaDiverged, ReplicaPosition, ReplicaUpdate,
+    replica_update::Trouble,
 };
 use talweg_replication::{Bounds, Report, SessionTag};
 use talweg_types::{
-    Incarnation, LeaderEpoch, NodeId, Offset, PartitionIndex, TopicId, TopicPartition,
+    Incarnation, LeaderEpoch, NodeId, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition,
 };
 
 pub fn id(tp: &TopicPartition) -> Bytes {
@@ -97,6 +98,31 @@ pub fn update(
         log_end_offset: log_end.0,
         trouble: None,
     }
+}
+
+/// When batches were appended, by the offset from which on.
+pub fn append_times(marks: &[(Offset, TimestampMs)]) -> Vec<AppendTime> {
+    let wire = |(offset, time): &(Offset, TimestampMs)| AppendTime {
+        base_offset: offset.0,
+        append_time_ms: time.0,
+    };
+    marks.iter().map(wire).collect()
+}
+
+/// The time of the last of them.
+pub fn last_time(marks: &[(Offset, TimestampMs)]) -> i64 {
+    marks.last().map_or(TimestampMs::NONE, |mark| mark.1).0
+}
+
+/// The same from the wire; `of_all` counts where nothing more is known. In offset order.
+pub fn marks(times: &[AppendTime], of_all: i64) -> Vec<(Offset, TimestampMs)> {
+    let mark = |time: &AppendTime| (Offset(time.base_offset), TimestampMs(time.append_time_ms));
+    let mut marks: Vec<_> = times.iter().map(mark).collect();
+    if marks.is_empty() && TimestampMs(of_all) != TimestampMs::NONE {
+        marks.push((Offset::ZERO, TimestampMs(of_all)));
+    }
+    marks.sort_by_key(|mark| mark.0);
+    marks
 }
 
 /// An answer that ends the session that a position asked for.
