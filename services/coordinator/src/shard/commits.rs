@@ -50,15 +50,15 @@ impl Parking {
 
     /// Ahead of what came behind it while another commit was looked up. Given back if
     /// too much waits.
-    fn ahead(&mut self, said: Said) -> Result<(), Said> {
+    fn ahead(&mut self, said: Said) -> Option<Said> {
         let bytes = self.bytes.saturating_add(said.bytes);
         if bytes > limits::SHARD_PARKED_BYTES_MAX {
-            return Err(said);
+            return Some(said);
         }
         self.bytes = bytes;
         let queue = self.groups.entry(Arc::clone(&said.group)).or_default();
         queue.push_front(said);
-        Ok(())
+        None
     }
 
     /// The group's queue goes; who is in it waits here no more.
@@ -122,7 +122,7 @@ impl Task {
             return Some(said);
         }
         let (node, group) = (Arc::clone(&self.node), Arc::clone(&said.group));
-        if let Err(said) = self.parking.ahead(said) {
+        if let Some(said) = self.parking.ahead(said) {
             refuse(&said);
             return None;
         }
@@ -219,13 +219,13 @@ mod tests {
         };
         let most = limits::SHARD_PARKED_BYTES_MAX;
         let mut parking = Parking::default();
-        assert!(parking.ahead(said("g", commit(), most - 10)).is_ok());
+        assert!(parking.ahead(said("g", commit(), most - 10)).is_none());
         assert!(parking.behind(said("g", commit(), 10)).is_none());
         assert!(parking.behind(said("g", commit(), 1)).is_none());
         let refused = answers.next().await.and_then(|answer| answer.what);
         let busy = refusals::busy().detail();
         assert_eq!(refused, Some(What::Error(busy)));
-        assert!(parking.ahead(said("h", commit(), 1)).is_err());
+        assert!(parking.ahead(said("h", commit(), 1)).is_some());
         let alive = Event::Heartbeat(Caller {
             member: MemberId::from_slice(&[1; 16]).expect("16 bytes"),
             epoch: MemberEpoch(1),
@@ -233,7 +233,7 @@ mod tests {
         assert!(parking.behind(said("g", alive, 1)).is_some());
         assert_eq!(parking.take(&"g".into()).len(), 2);
         assert_eq!(parking.bytes, 0);
-        assert!(parking.ahead(said("h", commit(), most)).is_ok());
+        assert!(parking.ahead(said("h", commit(), most)).is_none());
         assert_eq!(parking.take_all().len(), 1);
         assert_eq!(parking.bytes, 0);
     }
