@@ -36,7 +36,7 @@ test: setup ## All tests, within 15 minutes warm
 	@$(CARGO) test --workspace --no-fail-fast
 	@$(CARGO) test -p talweg-sim --features planted-faults --test planted
 	@$(CARGO) test -p talweg-log --features planted-faults --test log planted
-	@$(CARGO) test -p talweg-controller --features planted-faults --lib planted_mistake
+	@$(CARGO) test -p talweg-controller --features planted-faults --lib planted
 
 bench: setup ## The figures of docs/performance.md
 	@deploy/bench/run

@@ -1,8 +1,34 @@
 //! What operators do with a group that nobody uses, and what time does to it.
 
-use crate::{Answer, Committed, Key, Refusal, ResetChange, turn::Turn};
+use crate::{Answer, Committed, GroupState, Key, Refusal, ResetChange, turn::Turn};
 use std::collections::BTreeSet;
-use talweg_types::{Offset, TopicPartition, limits};
+use talweg_types::{Offset, PartitionIndex, TopicId, TopicPartition, limits};
+
+/// Partitions that one decision forgets; each has two keys.
+const FORGOTTEN_MAX: usize = limits::FORGOTTEN_AT_ONCE_MAX / 2;
+
+/// The partitions that a topic may have.
+fn all_of(topic_id: TopicId) -> std::ops::RangeInclusive<TopicPartition> {
+    let at = |index| TopicPartition {
+        topic_id,
+        partition: PartitionIndex(index),
+    };
+    at(0)..=at(u32::MAX)
+}
+
+fn stored_for<'a>(
+    state: &'a GroupState,
+    ids: &'a BTreeSet<TopicId>,
+) -> impl Iterator<Item = &'a TopicPartition> {
+    let offsets = ids.iter().flat_map(|id| state.offsets.range(all_of(*id)));
+    let failures = ids.iter().flat_map(|id| state.failures.range(all_of(*id)));
+    let offsets = offsets.map(|(at, _)| at);
+    offsets.chain(failures.map(|(at, _)| at))
+}
+
+fn some_of<'a>(stored: impl Iterator<Item = &'a TopicPartition>) -> BTreeSet<TopicPartition> {
+    stored.take(FORGOTTEN_MAX).copied().collect()
+}
 
 impl Turn<'_> {
     pub fn on_reset(
@@ -48,6 +74,7 @@ impl Turn<'_> {
         partitions: &BTreeSet<TopicPartition>,
     ) -> Result<Answer, Refusal> {
         self.check_unused()?;
+        Refusal::limit("partitions", partitions.len(), FORGOTTEN_MAX)?;
         for at in partitions {
             self.forget(*at);
         }
@@ -59,8 +86,10 @@ impl Turn<'_> {
             return Err(Refusal::UnknownGroup);
         }
         self.check_unused()?;
-        self.forget_all();
-        Ok(Answer::Done)
+        Ok(match self.forget_all() {
+            true => Answer::Done,
+            false => Answer::More,
+        })
     }
 
     /// A group has a sign of life while it has members, when the last one goes,
@@ -78,7 +107,8 @@ impl Turn<'_> {
             .max()
             .map_or(empty_since, |newest| newest.max(empty_since));
         if self.now.wall.0.saturating_sub(last.0) >= retention_ms {
-            self.forget_all();
+            let whole = self.forget_all();
+            self.live.forgetting.unused_ms = (!whole).then_some(retention_ms);
         }
         Ok(Answer::Done)
     }
@@ -96,11 +126,38 @@ impl Turn<'_> {
         }
     }
 
-    fn forget_all(&mut self) {
-        let offsets = self.state.offsets.keys().chain(self.state.failures.keys());
-        for at in offsets.copied().collect::<BTreeSet<_>>() {
+    /// Everything, as far as it fits one decision; the group itself goes last. False:
+    /// there is more.
+    fn forget_all(&mut self) -> bool {
+        let stored = self.state.offsets.keys().chain(self.state.failures.keys());
+        for at in some_of(stored) {
             self.forget(at);
         }
-        self.remove(Key::Group);
+        let whole = self.state.offsets.is_empty() && self.state.failures.is_empty();
+        if whole {
+            self.remove(Key::Group);
+        }
+        whole
+    }
+
+    /// What is stored for these topics, as far as it fits one decision. False: there
+    /// is more.
+    pub fn forget_topics(&mut self, ids: &BTreeSet<TopicId>) -> bool {
+        for at in some_of(stored_for(self.state, ids)) {
+            self.forget(at);
+        }
+        stored_for(self.state, ids).next().is_none()
+    }
+
+    /// What did not fit the decision that began it, if the reason still holds.
+    pub fn forget_on(&mut self) {
+        let begun = std::mem::take(&mut self.live.forgetting);
+        if !begun.topics.is_empty() && !self.forget_topics(&begun.topics) {
+            self.live.forgetting.topics = begun.topics;
+            self.live.forgetting.unused_ms = begun.unused_ms;
+        } else if let Some(retention_ms) = begun.unused_ms {
+            // It is refused by nobody.
+            let _ = self.on_expire(retention_ms);
+        }
     }
 }

@@ -138,6 +138,8 @@ pub enum Bounds {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     Done,
+    /// A part is done, as much as fits one decision: say it again.
+    More,
     /// To a join, a poll, a confirmation, and a heartbeat by which a stream is known
     /// again.
     View(View),

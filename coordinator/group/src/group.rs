@@ -5,7 +5,7 @@ use crate::{
     Refusal, Topics, Value, check::check_state, live::Live, live::Stream, targets::chosen,
     turn::Turn,
 };
-use talweg_types::{MemberId, MonotonicMs};
+use talweg_types::{MemberId, MonotonicMs, limits};
 
 /// What a coordinator decides for all its groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +16,8 @@ pub struct Settings {
     /// After a load, how long a stream may take to be known again before a
     /// claimant of its instance id is let in.
     pub reattach_grace_ms: u64,
+    /// What the records of one decision may take together.
+    pub decision_bytes: usize,
 }
 
 impl Default for Settings {
@@ -23,6 +25,7 @@ impl Default for Settings {
         Self {
             assignment_interval_ms: 100,
             reattach_grace_ms: 5_000,
+            decision_bytes: limits::MAX_MESSAGE_BYTES_DEFAULT as usize,
         }
     }
 }
@@ -116,7 +119,9 @@ impl Group {
         let stale = self.is_stale();
         let due = self.live.assigned_at.unwrap_or_default();
         let due = due.plus(self.settings.assignment_interval_ms);
-        sessions.chain(stale.then_some(due)).min()
+        let forgetting = self.live.forgetting.goes_on();
+        let at_once = forgetting.then_some(MonotonicMs(0));
+        sessions.chain(stale.then_some(due)).chain(at_once).min()
     }
 
     fn is_stale(&self) -> bool {

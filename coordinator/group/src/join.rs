@@ -14,7 +14,7 @@
 
 use crate::{
     Answer, Current, Join, Key, MemberEpoch, MemberKind, MemberMeta, Owned, Refusal, Removal,
-    Value,
+    Subscription, Value,
     live::{Session, Stream},
     mistake::{Mistake, planted},
     turn::Turn,
@@ -22,9 +22,13 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_types::{MemberId, TopicPartition, limits};
 
+/// Of one partition in a target's record and in its owner's.
+const ASSIGNED_BYTES: usize = 64;
+
 impl Turn<'_> {
     pub fn on_join(&mut self, join: Join) -> Result<Answer, Refusal> {
         check_meta(&join.meta)?;
+        self.check_fits(&join.meta.subscription)?;
         if self.meta().group_epoch >= MemberEpoch::LAST {
             return Err(Refusal::EpochsExhausted);
         }
@@ -39,6 +43,16 @@ impl Turn<'_> {
             Some(holder) => self.take_over(*holder, join.new_id, join.meta),
             None => self.admit(join.new_id, join.meta),
         }
+    }
+
+    /// Targets and what is owned are written together: what a subscription finds must
+    /// fit one decision, or the group would never have an assignment.
+    fn check_fits(&mut self, subscription: &Subscription) -> Result<(), Refusal> {
+        let ids = self.live.patterns.resolve(subscription, self.topics);
+        let topics = ids.iter().filter_map(|id| self.topics.by_id(*id));
+        let partitions = topics.map(|topic| topic.racks.len()).sum();
+        let most = self.settings.decision_bytes / ASSIGNED_BYTES;
+        Refusal::limit("subscribed partitions", partitions, most)
     }
 
     fn admit(&mut self, id: MemberId, meta: MemberMeta) -> Result<Answer, Refusal> {

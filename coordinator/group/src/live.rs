@@ -2,7 +2,7 @@
 
 use crate::{GroupState, MemberMeta, Settings, subscription::Patterns};
 use std::collections::{BTreeMap, BTreeSet};
-use talweg_types::{MemberId, MonotonicMs, Offset, TopicPartition};
+use talweg_types::{MemberId, MonotonicMs, Offset, TopicId, TopicPartition};
 
 /// What is known of a member's stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -48,12 +48,29 @@ impl Session {
     }
 }
 
+/// What is forgotten in more than one decision, because its tombstones do not fit one
+/// batch. After a load whoever asked for it asks again.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Forgetting {
+    /// All, if the group has been unused for so long.
+    pub unused_ms: Option<i64>,
+    /// All of these topics.
+    pub topics: BTreeSet<TopicId>,
+}
+
+impl Forgetting {
+    pub fn goes_on(&self) -> bool {
+        self.unused_ms.is_some() || !self.topics.is_empty()
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Live {
     pub sessions: BTreeMap<MemberId, Session>,
     pub patterns: Patterns,
     /// When targets were last computed.
     pub assigned_at: Option<MonotonicMs>,
+    pub forgetting: Forgetting,
 }
 
 impl Live {

@@ -61,6 +61,7 @@ impl Turn<'_> {
         }
         self.release_overdue();
         self.assign_if_due();
+        self.forget_on();
         Ok(Answer::Done)
     }
 }

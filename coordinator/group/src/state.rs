@@ -7,7 +7,7 @@ use crate::{
     hash::stable_hash,
 };
 use std::collections::{BTreeMap, BTreeSet};
-use talweg_types::{MemberId, TopicPartition};
+use talweg_types::{MemberId, TopicId, TopicPartition};
 use thiserror::Error;
 
 /// One value a key, and what is derived from them.
@@ -137,6 +137,14 @@ impl GroupState {
 
     pub fn owner(&self, at: TopicPartition) -> Option<MemberId> {
         self.owners.get(&at).copied()
+    }
+
+    /// Topics of which offsets or failures are stored, each at least once.
+    pub fn topics_stored(&self) -> impl Iterator<Item = TopicId> + '_ {
+        let stored = self.offsets.keys().chain(self.failures.keys());
+        let mut last = None;
+        let next = stored.map(|at| at.topic_id);
+        next.filter(move |id| last.replace(*id) != Some(*id))
     }
 
     pub fn offsets(&self) -> &BTreeMap<TopicPartition, Committed> {

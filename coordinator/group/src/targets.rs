@@ -123,20 +123,9 @@ impl Turn<'_> {
     /// Offsets, failures and assignments of these ids go at once.
     pub fn on_topics_deleted(&mut self, ids: &BTreeSet<TopicId>) -> Result<Answer, Refusal> {
         let is_gone = |at: &&TopicPartition| ids.contains(&at.topic_id);
-        let offsets: Vec<_> = self.state.offsets.keys().filter(is_gone).copied().collect();
-        let failures: Vec<_> = self
-            .state
-            .failures
-            .keys()
-            .filter(is_gone)
-            .copied()
-            .collect();
-        offsets
-            .into_iter()
-            .for_each(|at| self.remove(Key::Offset(at)));
-        failures
-            .into_iter()
-            .for_each(|at| self.remove(Key::Failures(at)));
+        if !self.forget_topics(ids) {
+            self.live.forgetting.topics.extend(ids);
+        }
         // Targets first: nobody is an heir of what is gone.
         let members: Vec<_> = self.state.members.keys().copied().collect();
         let mut held = false;

@@ -30,6 +30,8 @@ mod output;
 mod shard;
 #[cfg(test)]
 mod sim;
+#[cfg(test)]
+mod tests;
 
 pub use loading::{LoadError, Loading, shard_hash};
 pub use machine::{Decided, DecodeError, Encoded, Machine};

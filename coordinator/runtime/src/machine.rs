@@ -69,6 +69,11 @@ pub trait Machine: Sized {
     fn step(&mut self, now: Now, context: &Self::Context, event: Self::Event) -> Decided<Self>;
     /// Takes a step back whose append failed; newest first.
     fn undo(&mut self, now: Now, undo: Self::Undo);
+    /// It only says that somebody lives; its answer may be one that rests on nothing
+    /// stored ([`Self::rests_on_nothing`]).
+    fn is_sign_of_life(event: &Self::Event) -> bool;
+    /// The answer to a sign of life that says nothing but that it was heard.
+    fn rests_on_nothing(answer: &Self::Answer) -> bool;
     /// The event that says that time has passed.
     fn tick() -> Self::Event;
     /// When the next tick is due.

@@ -102,16 +102,9 @@ impl<M: Machine> Shard<M> {
         let mut out = Vec::new();
         match input {
             Input::Request { token, name, event } => {
-                if let Some(limit) = self.full() {
-                    let outcome = Outcome::Throttled { limit };
-                    out.push(Output::Answer {
-                        token,
-                        number: self.decided,
-                        wrote: false,
-                        outcome,
-                    });
-                } else {
-                    self.decide(now, context, name, event, Some(token), &mut out);
+                match self.full().filter(|_| !M::is_sign_of_life(&event)) {
+                    Some(limit) => out.push(self.throttled(token, limit)),
+                    None => self.decide(now, context, name, event, Some(token), &mut out),
                 }
             }
             Input::Event { name, event } => {
@@ -122,7 +115,10 @@ impl<M: Machine> Shard<M> {
                     self.decide(now, context, name, event.clone(), None, &mut out);
                 }
             }
-            Input::Barrier { token, seal } => self.barrier(token, seal, &mut out),
+            Input::Barrier { token, seal } => match self.full() {
+                Some(limit) => out.push(self.throttled(token, limit)),
+                None => self.barrier(token, seal, &mut out),
+            },
             Input::Tick => self.tick(now, context, &mut out),
             Input::Appended { id, last_offset } => self.on_appended(id, last_offset, &mut out),
             Input::NotAppended { id } => self.on_not_appended(now, id, &mut out),
@@ -150,6 +146,15 @@ impl<M: Machine> Shard<M> {
         (self.waiting >= waiting || self.waiting_bytes >= waiting_bytes).then_some(waiting)
     }
 
+    fn throttled(&self, token: u64, limit: usize) -> Output<M> {
+        Output::Answer {
+            token,
+            number: self.decided,
+            wrote: false,
+            outcome: Outcome::Throttled { limit },
+        }
+    }
+
     fn decide(
         &mut self,
         now: Now,
@@ -162,6 +167,7 @@ impl<M: Machine> Shard<M> {
         let settings = self.settings;
         let entry = self.machines.entry(Arc::clone(&name));
         let machine = entry.or_insert_with(|| M::new(settings));
+        let alive = M::is_sign_of_life(&event);
         let step = machine.step(now, context, event);
         self.decided += 1;
         let number = self.decided;
@@ -185,6 +191,15 @@ impl<M: Machine> Shard<M> {
             return;
         }
         self.settle(&name, None);
+        let silent = records.is_empty() && step.effects.is_empty();
+        if silent && token.is_none() {
+            return;
+        }
+        let at_once = silent && alive && M::rests_on_nothing(&step.answer);
+        let full = self.full().filter(|_| alive && !at_once);
+        if let (Some(token), Some(limit)) = (token, full) {
+            return out.push(self.throttled(token, limit));
+        }
         let decision = Decision::Step {
             name,
             number,
@@ -193,7 +208,11 @@ impl<M: Machine> Shard<M> {
             effects: step.effects,
             undo: (!records.is_empty()).then_some(step.undo),
         };
-        self.enqueue(records, bytes, decision, out);
+        match at_once {
+            // However long the log takes: who is heard must not count as silent.
+            true => decision.release(self.applied, out),
+            false => self.enqueue(records, bytes, decision, out),
+        }
     }
 
     /// After a change of a machine: its deadline, not before `at_least`; a machine

@@ -344,7 +344,8 @@ impl PartitionLog {
         }
     }
 
-    /// No room is cut back and passes; anything else fails the folder.
+    /// No room is cut back and passes; anything else fails the folder. What could not
+    /// be cut back is not "not done".
     fn write_failed(&mut self, error: &io::Error) -> AppendError {
         let cut = match &mut self.active {
             Some(active) => active.cut_back(&self.folder),
@@ -357,10 +358,12 @@ impl PartitionLog {
                 return AppendError::DiskFull;
             }
             Ok(()) => self.folder.fail(&format!("write to {}: {error}", self.tp)),
-            Err(cut) => self.folder.fail(&format!(
-                "write to {}: {error}; cutting it back: {cut}",
-                self.tp
-            )),
+            Err(cut) => {
+                let why = format!("write to {}: {error}; cutting it back: {cut}", self.tp);
+                self.folder.fail(&why);
+                // Recovery keeps whole batches, whoever was told what about them.
+                return AppendError::WriteUnknown(why);
+            }
         }
         AppendError::FolderFailed(self.folder.failed().unwrap_or_default())
     }

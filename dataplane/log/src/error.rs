@@ -61,7 +61,8 @@ pub enum LogError {
     Deleted,
 }
 
-/// Why a batch was not appended. In every case nothing of it is in the log.
+/// Why a batch was not appended. In every case but [`Self::WriteUnknown`] nothing of
+/// it is in the log.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AppendError {
     #[error("out of order sequence; expected {}", expected.0)]
@@ -89,6 +90,10 @@ pub enum AppendError {
     DiskFull,
     #[error("log folder failed: {0}")]
     FolderFailed(String),
+    /// The folder failed in the write and again when that was cut back: the batch, or
+    /// batches before it in the same call, may be found when the folder is opened next.
+    #[error("log folder failed in a write that may be there when it is opened again: {0}")]
+    WriteUnknown(String),
     /// The same idempotency key twice in one batch.
     #[error("idempotency key {key:?} is twice in one batch")]
     DuplicateKeyInBatch { key: String },

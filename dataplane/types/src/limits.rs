@@ -106,6 +106,10 @@ pub const ATTEMPTS_RANGE: (u32, u32) = (1, 100);
 pub const SHARD_WAITING_MAX: usize = 20_000;
 pub const SHARD_WAITING_BYTES_MAX: usize = 16 * MIB as usize;
 
+/// Stored keys of a group that one decision forgets: a tombstone takes some 300 bytes
+/// of a batch. What is more goes with the next ones.
+pub const FORGOTTEN_AT_ONCE_MAX: usize = 2_000;
+
 /// Answers to one gateway that wait for it to read, and their bytes; beyond it is cut.
 pub const LINK_QUEUE_MAX: usize = 16_384;
 pub const LINK_QUEUE_BYTES_MAX: usize = 64 * MIB as usize;
@@ -113,6 +117,8 @@ pub const LINK_QUEUE_BYTES_MAX: usize = 64 * MIB as usize;
 /// group that wait for a leader's word about a commit.
 pub const SHARD_MAILBOX_MAX: usize = 8_192;
 pub const GROUP_PARKED_MAX: usize = 1_024;
+/// The bytes of those of all groups of a shard.
+pub const SHARD_PARKED_BYTES_MAX: usize = 16 * MIB as usize;
 
 /// Between two answers of a lag that is watched, milliseconds.
 pub const WATCH_LAG_MS_RANGE: (u32, u32) = (100, 60 * 60 * 1000);

@@ -31,6 +31,9 @@ pub trait Member: Send + Sync + 'static {
     fn on_registered(&self, registered: &NodeRegistered);
     /// The session is over; another one is tried.
     fn on_disconnected(&self) {}
+    /// The controller has heard what was sent so long ago; by then it had told watchers
+    /// what `revision` names.
+    fn on_heard(&self, _sent: Duration, _revision: i64) {}
     /// The controller's wall clock, as it was about now.
     fn on_controller_time(&self, _time: TimestampMs) {}
     /// Before the view shows it.

@@ -1,6 +1,6 @@
 //! The way to the active controller's loop: a bounded mailbox, and who has it.
 
-use crate::core::{Core, Event, Registration, Reply, Request, StreamId};
+use crate::core::{Core, Event, FolderStatus, Registration, Reply, Request, StreamId};
 use std::{
     sync::{
         Arc,
@@ -48,7 +48,12 @@ pub enum Message {
         registration: Registration,
         peer: Peer,
     },
-    /// A later frame of a stream, or its end.
+    Heartbeat {
+        stream: StreamId,
+        folders: Vec<FolderStatus>,
+        beat: u64,
+    },
+    /// Another later frame of a stream, or its end.
     Node(Event),
     Request {
         request: Request,

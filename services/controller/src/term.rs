@@ -65,6 +65,8 @@ pub struct Term {
     left: BTreeSet<NodeId>,
     calls: BTreeMap<CallId, oneshot::Sender<Result<Answer, Refusal>>>,
     next_call: u64,
+    /// As the node named the heartbeat that is being heard.
+    beat: u64,
     writing: Option<BoxFuture<'static, Result<Written, StoreError>>>,
     write_began: Instant,
     /// The way back for what runs beside the loop.
@@ -105,6 +107,7 @@ impl Term {
             left: BTreeSet::new(),
             calls: BTreeMap::new(),
             next_call: 0,
+            beat: 0,
             writing: None,
             write_began: started,
             events,
@@ -183,6 +186,14 @@ impl Term {
                     stream,
                     registration,
                 });
+            }
+            Message::Heartbeat {
+                stream,
+                folders,
+                beat,
+            } => {
+                self.beat = beat;
+                self.event(Event::Heartbeat { stream, folders });
             }
             Message::Node(event) => {
                 if let Event::StreamBroken { stream } | Event::Leaving { stream } = &event {
@@ -296,12 +307,17 @@ impl Term {
                     );
                 }
                 let timeout = u32::try_from(self.session_timeout.as_millis()).unwrap_or(u32::MAX);
-                let frame = convert::registered(node, cluster, incarnation, timeout);
+                let revision = convert::wire_revision(&self.core);
+                let frame = convert::registered(node, cluster, incarnation, timeout, revision);
                 self.to_node(stream, Frame::Registered(frame));
             }
             Effect::HeartbeatAck { stream } => {
-                let time_ms = wall_now().0;
-                self.to_node(stream, Frame::HeartbeatAck(HeartbeatAck { time_ms }));
+                let ack = HeartbeatAck {
+                    time_ms: wall_now().0,
+                    beat: self.beat,
+                    revision: convert::wire_revision(&self.core),
+                };
+                self.to_node(stream, Frame::HeartbeatAck(ack));
             }
             Effect::Fence { stream, node } => {
                 tracing::warn!(

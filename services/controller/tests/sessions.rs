@@ -3,7 +3,7 @@
 mod common;
 
 use common::{
-    Controller, SESSION_MS, Session, bytes, config, create, next, open, register, within,
+    Controller, SESSION_MS, Session, bytes, config, create, next, open, register, send, within,
 };
 use std::{
     sync::Arc,
@@ -235,4 +235,37 @@ async fn a_standby_points_to_the_active_one_and_takes_over() {
     );
     second.topic("u", 1).await;
     second.stop().await;
+}
+
+/// The answer to a heartbeat names it, and what had been told by then: a node whose
+/// view has that knows all that was decided about it before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_heartbeat_is_answered_by_name_with_what_had_been_told() {
+    let controller = controller().await;
+    let mut node = Session::fresh(&controller).await;
+    let mut last = node.registered.revision;
+    for beat in 41..44 {
+        controller.topic(&format!("t{beat}"), 1).await;
+        let told = controller.watch().await.seen.revision;
+        let asked = NodeHeartbeat {
+            beat,
+            ..NodeHeartbeat::default()
+        };
+        send(&node.frames, Ask::Heartbeat(asked)).await;
+        let ack = loop {
+            match next(&mut node.answers).await.expect("the session lives") {
+                Answer::HeartbeatAck(ack) if ack.beat == beat => break ack,
+                Answer::HeartbeatAck(ack) => assert_eq!(ack.beat, 0, "another's"),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(ack.revision >= told && ack.revision > last);
+        last = ack.revision;
+        // It is reached: nothing but what is told moves it.
+        let mut watch = controller.watch().await;
+        watch
+            .until("what it names", |watch| watch.seen.revision >= last)
+            .await;
+    }
+    controller.stop().await;
 }

@@ -10,12 +10,15 @@
 //!
 //! "For ever" ends when the shard is lost or the process stops.
 
-use crate::{log::ShardLog, metrics::CoordinatorMetrics};
+use crate::{
+    log::{Place, ShardLog},
+    metrics::CoordinatorMetrics,
+};
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
 use talweg_client::backoff::Backoff;
 use talweg_kit::errors::{Effect, ErrorCode, Refusal};
-use talweg_types::{Offset, ShardEpoch, TopicPartition};
+use talweg_types::{ShardEpoch, TopicPartition};
 use tokio::time::Instant;
 
 /// How long an append that certainly is not done is tried.
@@ -24,8 +27,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_
 
 #[derive(Debug)]
 pub enum End {
-    /// Committed; the last record's offset.
-    Appended(Offset),
+    /// Committed; where the last record is.
+    Appended(Place),
     NotAppended(Refusal),
     /// A higher shard epoch has the log.
     Lost(Refusal),
@@ -51,7 +54,7 @@ impl Append {
         loop {
             let sent = self.log.append(self.at, self.epoch, self.batch.clone());
             let refusal = match sent.await {
-                Ok(last_offset) => return End::Appended(last_offset),
+                Ok(place) => return End::Appended(place),
                 Err(refusal) => refusal,
             };
             if refusal.code == ErrorCode::ShardFenced {
@@ -87,7 +90,7 @@ mod tests {
     use crate::{log::MemoryLog, producer::Producer};
     use talweg_coordinator_runtime::Encoded;
     use talweg_kit::metrics::Metrics;
-    use talweg_types::{PartitionIndex, ProducerId, TopicId};
+    use talweg_types::{Offset, PartitionIndex, ProducerId, TopicId};
 
     fn at() -> TopicPartition {
         TopicPartition {
@@ -128,7 +131,13 @@ mod tests {
         ] {
             let (end, log_end) = run(faults).await;
             assert!(
-                matches!(end, End::Appended(Offset(1))),
+                matches!(
+                    end,
+                    End::Appended(Place {
+                        last: Offset(1),
+                        ..
+                    })
+                ),
                 "{faults:?}: {end:?}"
             );
             assert_eq!(log_end, Offset(2), "{faults:?}: once");

@@ -1,9 +1,9 @@
 //! The view that is kept of the log: the newest record of each key, so that a load
 //! replays only the rest. Behind the log, never ahead of what is committed; found
-//! ahead, of another topic or too old, it is dropped.
+//! ahead, of another topic, of another history or too old, it is dropped.
 //!
 //! ```text
-//! 00 shard(4)            version 01, topic id(16), applied(8), shard epoch(4), written at(8)
+//! 00 shard(4)            version 02, topic id(16), applied(8), leader epoch(4), shard epoch(4), written at(8)
 //! 01 shard(4) key        value
 //! ```
 //!
@@ -14,9 +14,9 @@ use std::{path::Path, sync::Arc};
 use talweg_coordinator_runtime::{Encoded, LoadError, Loading};
 use talweg_group::Group;
 use talweg_log::kv::{IndexKv, KvError, KvOp, RocksKv};
-use talweg_types::{Offset, ShardEpoch, TimestampMs, TopicId};
+use talweg_types::{LeaderEpoch, Offset, ShardEpoch, TimestampMs, TopicId};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// Entries read at a time.
 const PAGE: usize = 4_096;
 
@@ -26,6 +26,8 @@ pub struct Mark {
     pub topic_id: TopicId,
     /// All below this offset is in.
     pub applied: Offset,
+    /// Of the batch below `applied`: tells whether the log still has it.
+    pub leader_epoch: LeaderEpoch,
     pub epoch: ShardEpoch,
     pub written_at: TimestampMs,
 }
@@ -157,6 +159,7 @@ fn encode(mark: Mark) -> Bytes {
         &[VERSION][..],
         mark.topic_id.as_bytes(),
         &mark.applied.0.to_be_bytes(),
+        &mark.leader_epoch.0.to_be_bytes(),
         &mark.epoch.0.to_be_bytes(),
         &mark.written_at.0.to_be_bytes(),
     ]
@@ -169,11 +172,13 @@ fn decode(bytes: &[u8]) -> Option<Mark> {
     let (version, rest) = bytes.split_first()?;
     let (topic_id, rest) = rest.split_first_chunk::<16>()?;
     let (applied, rest) = rest.split_first_chunk::<8>()?;
+    let (leader_epoch, rest) = rest.split_first_chunk::<4>()?;
     let (epoch, rest) = rest.split_first_chunk::<4>()?;
     let (written_at, rest) = rest.split_first_chunk::<8>()?;
     (*version == VERSION && rest.is_empty()).then_some(Mark {
         topic_id: TopicId::from_slice(topic_id)?,
         applied: Offset(i64::from_be_bytes(*applied)),
+        leader_epoch: LeaderEpoch(i32::from_be_bytes(*leader_epoch)),
         epoch: ShardEpoch(i32::from_be_bytes(*epoch)),
         written_at: TimestampMs(i64::from_be_bytes(*written_at)),
     })
@@ -197,6 +202,7 @@ mod tests {
         Mark {
             topic_id: TopicId::from_slice(&[3; 16]).expect("16 bytes"),
             applied: Offset(applied),
+            leader_epoch: LeaderEpoch(5),
             epoch: ShardEpoch(7),
             written_at: TimestampMs(11),
         }
@@ -239,11 +245,11 @@ mod tests {
         let view = KeptView::in_memory();
         let mut bytes = encode(mark(5)).to_vec();
         assert_eq!(decode(&bytes), Some(mark(5)));
-        bytes[0] = 2;
+        bytes[0] = 3;
         view.kv
             .write(vec![KvOp::Put(mark_key(1), bytes.into())])
             .expect("written");
         assert_eq!(view.mark(1).expect("read"), None);
-        assert_eq!(decode(b"\x01short"), None);
+        assert_eq!(decode(b"\x02short"), None);
     }
 }

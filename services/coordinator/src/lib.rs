@@ -30,6 +30,7 @@ mod node;
 mod producer;
 mod refusals;
 mod service;
+mod session;
 mod shard;
 mod shards;
 mod start;

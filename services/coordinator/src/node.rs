@@ -2,11 +2,15 @@
 
 use crate::{
     bounds::BoundsCache, config::CoordinatorConfig, kept::KeptView, link::Links, log::ShardLog,
-    metrics::CoordinatorMetrics, shards::Shards,
+    metrics::CoordinatorMetrics, session::Session, shards::Shards,
 };
-use std::sync::{
-    Arc,
-    atomic::{AtomicU32, AtomicU64, Ordering},
+use parking_lot::Mutex;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 use talweg_client::{
     Client, clock::Clock, membership::Member, pool::ChannelPool, view::SharedView,
@@ -40,10 +44,7 @@ pub struct Node {
     clock: Clock,
     id: AtomicU32,
     incarnation: AtomicU64,
-    /// Milliseconds of the session's time-out, and the moment at which it is over
-    /// unless the controller is heard again.
-    session_ms: AtomicU64,
-    session_until: AtomicU64,
+    session: Mutex<Session>,
     /// The process is told to stop: the session says good-bye.
     pub leaving: CancellationToken,
 }
@@ -77,8 +78,7 @@ impl Node {
             wall: ClockWatch::default(),
             clock: Clock::default(),
             incarnation: AtomicU64::new(0),
-            session_ms: AtomicU64::new(0),
-            session_until: AtomicU64::new(0),
+            session: Mutex::default(),
             leaving: CancellationToken::new(),
         }
     }
@@ -90,15 +90,15 @@ impl Node {
         (!id.is_none() && incarnation.0 > 0).then_some((id, incarnation))
     }
 
-    /// The controller was heard within the session's time-out: it has given our
-    /// shards to nobody else. What is not written to the log rests on this.
+    /// What is not written to the log rests on this: see [`Session::holds`].
     pub fn is_in_session(&self) -> bool {
-        self.clock.now_ms() < self.session_until.load(Ordering::Acquire)
+        let now = MonotonicMs(self.clock.now_ms());
+        self.session.lock().holds(now)
     }
 
-    fn heard(&self) {
-        let until = self.clock.now_ms() + self.session_ms.load(Ordering::Acquire);
-        self.session_until.store(until, Ordering::Release);
+    /// The view has all that the controller had told at this moment.
+    pub fn known_at(&self) -> Option<MonotonicMs> {
+        self.session.lock().known_at()
     }
 
     pub fn now(&self) -> Now {
@@ -145,8 +145,7 @@ impl Member for Node {
             .incarnation
             .swap(registered.incarnation, Ordering::AcqRel);
         let session_ms = u64::from(registered.session_timeout_ms);
-        self.session_ms.store(session_ms, Ordering::Release);
-        self.heard();
+        self.session.lock().set_timeout(session_ms);
         self.metrics.controller_connected.set(1);
         if before != registered.incarnation {
             tracing::info!(
@@ -162,8 +161,16 @@ impl Member for Node {
         self.metrics.controller_connected.set(0);
     }
 
+    fn on_heard(&self, sent: Duration, revision: i64) {
+        let ago = u64::try_from(sent.as_millis()).unwrap_or(u64::MAX);
+        // Of a moment before this process's clock began there is no heartbeat.
+        let sent = MonotonicMs(self.clock.now_ms().saturating_sub(ago.saturating_add(1)));
+        let mut session = self.session.lock();
+        // Under the lock: what the view reaches from now on, `on_view` will say.
+        session.on_answer(sent, revision, self.view.get().revision);
+    }
+
     fn on_controller_time(&self, time: TimestampMs) {
-        self.heard();
         self.wall.compare(wall_now(), time);
     }
 
@@ -179,6 +186,7 @@ impl Member for Node {
     }
 
     fn on_view(&self, revision: i64) {
+        self.session.lock().on_view(revision);
         self.metrics.view_revision.set(revision);
     }
 

@@ -4,10 +4,11 @@ use crate::{
     ask, convert,
     link::{Link, Outgoing},
     node::Node,
-    shard::Command,
+    shard::{Command, Said},
     shards::route,
 };
 use futures::stream::{BoxStream, StreamExt};
+use prost::Message;
 use std::{sync::Arc, time::Duration};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::coordinator::v1::{
@@ -135,12 +136,13 @@ async fn listen(
 }
 
 fn hear(node: &Node, link: &Arc<Link>, request: ConverseRequest) {
+    let bytes = request.encoded_len();
     let ConverseRequest {
         request_id,
         group,
         event,
     } = request;
-    if let Err(refusal) = hand_over(node, link, request_id, &group, event) {
+    if let Err(refusal) = hand_over(node, link, request_id, &group, event, bytes) {
         link.answer(request_id, &group, What::Error(refusal.detail()));
     }
 }
@@ -151,17 +153,19 @@ fn hand_over(
     request_id: u64,
     group: &str,
     event: Option<converse_request::Event>,
+    bytes: usize,
 ) -> Result<(), Refusal> {
     check_group(group)?;
     let event = event.ok_or_else(|| Refusal::invalid("event", "none is set"))?;
     let asked = convert::event(event)?;
     let shard = route(node, group)?;
-    shard.tell(Command::Said {
+    shard.tell(Command::Said(Said {
         link: Arc::clone(link),
         request_id,
         group: group.into(),
         asked,
-    })
+        bytes,
+    }))
 }
 
 /// Group ids follow the rules of topic names.

@@ -17,8 +17,8 @@ use talweg_proto::{
     },
     v1::{
         CommitOffsetsRequest, CommittedOffset, DeleteGroupRequest, DeleteOffsetsRequest,
-        DescribeGroupRequest, FetchOffsetsRequest, GetLagRequest, LagTrend, ResetOffsetsRequest,
-        reset_offsets_request::To,
+        DescribeGroupRequest, DescribeGroupResponse, FetchOffsetsRequest, GetLagRequest, LagTrend,
+        ResetOffsetsRequest, reset_offsets_request::To,
     },
 };
 
@@ -41,6 +41,14 @@ async fn stored(of: &talweg_coordinator::Handle, group: &str) -> Vec<(u32, i64)>
             let found = found.offsets.iter();
             found.map(|it| (it.partition, it.offset)).collect()
         }
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn describe(of: &talweg_coordinator::Handle, group: &str) -> DescribeGroupResponse {
+    let group = group.into();
+    match ask(of, Question::DescribeGroup(DescribeGroupRequest { group })).await {
+        Ok(Answer::DescribeGroup(described)) => described,
         other => panic!("{other:?}"),
     }
 }
@@ -207,6 +215,76 @@ async fn a_broken_link_breaks_no_member() {
         code(after.ask("g", join(2, "i")).await),
         ErrorCode::InstanceInUse
     );
+}
+
+/// Story: a stream is known again by a heartbeat, whose answer with the member's view
+/// falls with an append that fails. The next heartbeat is answered with the view: the
+/// member would not read what it was given meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_that_was_withheld_comes_with_the_next_heartbeat() {
+    let (world, dir) = (World::start().await, folder());
+    let coordinator = world.with_all_shards(dir.path()).await;
+    let mut before = Gateway::open(&coordinator, 1).await;
+    let member = before.join("g", 1).await;
+    let mut after = Gateway::open(&coordinator, 1).await;
+    assert!(before.hear().await.is_none(), "cut");
+    let known = || async {
+        let answer = describe(&coordinator, "g").await;
+        (!answer.members.iter().any(|it| it.live)).then_some(())
+    };
+    eventually("the link's end is known", known).await;
+    // Long enough on its way for the heartbeat to come behind it.
+    let slow = std::iter::repeat_n(Fault::NotDone(ErrorCode::NotLeader), 6);
+    world.log.inject(slow);
+    world.log.inject([Fault::NotDone(ErrorCode::CorruptBatch)]);
+    let event = commit(Some(caller(&member)), vec![offset(at(0), 20, true)]);
+    let committed = after.say("g", Event::Commit(event)).await;
+    let beat = after.say("g", Event::Heartbeat(caller(&member))).await;
+    assert_eq!(code(after.answer(committed).await), ErrorCode::Unavailable);
+    assert_eq!(code(after.answer(beat).await), ErrorCode::Unavailable);
+    let What::View(view) = after.ask("g", Event::Heartbeat(caller(&member))).await else {
+        panic!("a view")
+    };
+    assert_eq!(partitions(&view), [0, 1, 2, 3]);
+}
+
+/// Story: a coordinator's shards are given to another, and the watch by which it would
+/// know is late, while its heartbeats are answered. It stops to answer what it has not
+/// written, for that may be old; then the watch comes, and it knows who has them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deposed_coordinator_whose_watch_is_late_stops_answering() {
+    let (world, one, two) = (World::start().await, folder(), folder());
+    let old = world.with_all_shards(one.path()).await;
+    let new = world.coordinator(two.path()).await;
+    assert_eq!(stored(&old, "g").await, []);
+    world.hold_back(true);
+    for shard in 0..SHARDS {
+        world.give(shard, new.node_id());
+    }
+    let question = || {
+        Question::FetchOffsets(FetchOffsetsRequest {
+            group: "g".into(),
+            topic: String::new(),
+        })
+    };
+    let refused = eventually("it does not answer any more", || async {
+        ask(&old, question()).await.err()
+    })
+    .await;
+    assert_eq!(refused.code, ErrorCode::NotCoordinator);
+    // However long it hears the controller without the news.
+    let answered = world.beats() + 8;
+    while world.beats() < answered {
+        let again = ask(&old, question()).await.expect_err("unsure");
+        assert_eq!(again.code, ErrorCode::NotCoordinator);
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    world.hold_back(false);
+    eventually("the new one has them", || async {
+        (new.shards().len() == SHARDS as usize).then_some(())
+    })
+    .await;
+    assert_eq!(stored(&new, "g").await, []);
 }
 
 /// Story: the controller gives a shard to another coordinator. Gateways are told, the
@@ -492,6 +570,42 @@ async fn a_load_starts_from_the_kept_view_and_a_view_ahead_is_dropped() {
     check(&coordinator).await;
 }
 
+/// Story: an election costs the log its newest batches, and others are written in
+/// their place. The log is as long as the view says, and still the view is dropped: it
+/// holds what the log has lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kept_view_of_another_history_is_dropped() {
+    let (world, one, two) = (World::start().await, folder(), folder());
+    let coordinator = world.with_all_shards(one.path()).await;
+    let mut gateway = Gateway::open(&coordinator, 1).await;
+    for n in 101..=150 {
+        gateway
+            .commit("g", commit(None, vec![offset(at(0), n, false)]))
+            .await;
+    }
+    check(&coordinator).await;
+    drop(gateway);
+    let soon = std::time::Duration::from_millis(300);
+    coordinator.stop(soon).await;
+
+    world.lose(20);
+    let coordinator = world.with_all_shards(two.path()).await;
+    let kept = stored(&coordinator, "g").await[0].1;
+    assert!(kept < 150, "acknowledged offsets are lost: {kept}");
+    let mut gateway = Gateway::open(&coordinator, 1).await;
+    for n in 201..=250 {
+        gateway
+            .commit("g", commit(None, vec![offset(at(1), n, false)]))
+            .await;
+    }
+    drop(gateway);
+    coordinator.stop(soon).await;
+
+    let coordinator = world.with_all_shards(one.path()).await;
+    assert_eq!(stored(&coordinator, "g").await, [(0, kept), (1, 250)]);
+    check(&coordinator).await;
+}
+
 /// Story: a topic is deleted. Its offsets go; those of a topic that is only missing
 /// from the view would stay.
 #[tokio::test(flavor = "multi_thread")]
@@ -514,6 +628,33 @@ async fn a_deleted_topic_takes_its_offsets_along() {
         )
         .await;
     world.delete_topic("u");
+    eventually("its offsets are gone", || async {
+        (stored(&coordinator, "g").await == [(0, 20)]).then_some(())
+    })
+    .await;
+    check(&coordinator).await;
+}
+
+/// Story: a topic is deleted while no coordinator is there, and its tombstone is gone
+/// before one comes. Its offsets go all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_was_deleted_unheard_takes_its_offsets_along() {
+    let (world, dir) = (World::start().await, folder());
+    world.create_topic("u", 1);
+    let coordinator = world.with_all_shards(dir.path()).await;
+    let mut gateway = Gateway::open(&coordinator, 1).await;
+    let other = talweg_types::TopicPartition {
+        topic_id: support::world::id_of("u"),
+        ..at(0)
+    };
+    let both = vec![offset(at(0), 20, false), offset(other, 30, false)];
+    gateway.commit("g", commit(None, both)).await;
+    drop(gateway);
+    coordinator
+        .stop(std::time::Duration::from_millis(300))
+        .await;
+    world.forget_topic("u");
+    let coordinator = world.with_all_shards(dir.path()).await;
     eventually("its offsets are gone", || async {
         (stored(&coordinator, "g").await == [(0, 20)]).then_some(())
     })

@@ -59,7 +59,7 @@ impl Oracle {
         });
         let answered = match &step.answer {
             Ok(Answer::View(view)) => Some(view),
-            Ok(Answer::Done | Answer::Committed(_)) | Err(_) => None,
+            Ok(Answer::Done | Answer::More | Answer::Committed(_)) | Err(_) => None,
         };
         let views: Vec<&View> = told.chain(answered).collect();
         views

@@ -42,6 +42,7 @@ impl World {
             assignment_interval_ms: 50,
             // A stream that is not heard of in time is gone with its session.
             reattach_grace_ms: SESSION_MS,
+            ..Settings::default()
         };
         let mut world = Self {
             rng: Rng::new(seed),

@@ -3,6 +3,7 @@
 mod bench;
 mod delivery;
 mod figures;
+mod forget;
 mod http;
 mod loading;
 mod membership;

@@ -43,6 +43,14 @@ impl Machine for Group {
         Group::undo(self, now, undo);
     }
 
+    fn is_sign_of_life(event: &Event) -> bool {
+        matches!(event, Event::Heartbeat(_))
+    }
+
+    fn rests_on_nothing(answer: &Result<Answer, Refusal>) -> bool {
+        matches!(answer, Ok(Answer::Done))
+    }
+
     fn tick() -> Event {
         Event::Tick
     }

@@ -3,7 +3,9 @@
 
 use crate::common::*;
 use talweg_log::{
-    AppendError, Boot, FolderOptions, LogError, LogFolder, PartitionLog, fs::LogFs, kv::MemKv,
+    AppendError, Boot, FolderOptions, LogError, LogFolder, PartitionLog,
+    fs::{LogFs, power_loss::OpKind},
+    kv::MemKv,
 };
 use talweg_types::{Incarnation, LeaderEpoch, Offset};
 
@@ -430,4 +432,47 @@ fn a_truncation_without_room_changes_nothing_and_works_when_space_returns() {
     let cut = log.truncate_to(Offset(12)).expect("cut");
     assert_eq!(cut.log_end, Offset(12));
     log.check().expect("invariants");
+}
+
+/// Story: there is no room for the second of two batches, and the file cannot be cut
+/// back. The first is whole in the file: it comes back when the folder is opened, so
+/// nobody may have been told that it was not done.
+#[test]
+fn a_write_that_cannot_be_cut_back_is_unknown_for_it_may_come_back() {
+    let node = Node::new(3);
+    let mut log = node.log(config());
+    append(&mut log, numbered(1, 0, 0, &[sized(1, 300)]), NOW);
+    commit(&mut log);
+    node.fs.limit_free_bytes(Some(600));
+    node.fs.set_hook(Some(std::sync::Arc::new(|operation| {
+        match operation.kind {
+            OpKind::SetLen => Err(std::io::Error::other("no cut")),
+            _ => Ok(()),
+        }
+    })));
+    let batches = [
+        numbered(1, 0, 1, &[sized(1, 300)]),
+        numbered(1, 0, 2, &[sized(2, 300)]),
+    ];
+    let results = log.append(&batches, NOW);
+    assert!(
+        results
+            .iter()
+            .all(|result| matches!(result, Err(AppendError::WriteUnknown(_)))),
+        "{results:?}"
+    );
+    assert!(node.folder.failed().is_some());
+    assert!(matches!(
+        try_append(&mut log, batch(&[rec("x")]), NOW),
+        Err(AppendError::FolderFailed(_))
+    ));
+    node.fs.set_hook(None);
+    node.fs.limit_free_bytes(None);
+    drop(log);
+    let node = node.killed();
+    let (mut log, _) = node.recover(config());
+    assert_eq!(read_all(&log.reader(), 0).len(), 2, "the first came back");
+    // Its own bytes again are a repeat.
+    let again = append(&mut log, numbered(1, 0, 1, &[sized(1, 300)]), NOW);
+    assert!(again.duplicate);
 }

@@ -7,7 +7,7 @@ use crate::{
     clock::Clock,
     pool::{ChannelPool, Traffic},
 };
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{collections::VecDeque, pin::pin, sync::Arc, time::Duration};
 use talweg_kit::errors::ErrorCode;
 use talweg_proto::controller::v1::{
     NodeHeartbeat, NodeLeaving, NodeSessionRequest, NodeSessionResponse, RegisterNode,
@@ -63,6 +63,8 @@ async fn once(
 ) -> Result<(), Refusal> {
     let lease = pool.lease(server, Traffic::Control)?;
     let (frames, sent) = mpsc::channel(4);
+    let mut beats = Beats::default();
+    let registering = Instant::now();
     send(&frames, register(member, addresses, process_id)).await?;
     let mut answers = ControllerServiceClient::new(lease.channel().clone())
         .node_session(ReceiverStream::new(sent))
@@ -92,6 +94,7 @@ async fn once(
                     Some(Answer::Registered(registered)) => {
                         *heard = true;
                         member.on_registered(&registered);
+                        member.on_heard(registering.elapsed(), registered.revision);
                         let timeout = Duration::from_millis(registered.session_timeout_ms.max(300).into());
                         (interval, silence) = (timeout / 3, timeout * 2);
                         next_beat = Instant::now() + interval;
@@ -100,6 +103,9 @@ async fn once(
                         return Err(Refusal::new(ErrorCode::StaleIncarnation, fenced.reason));
                     }
                     Some(Answer::HeartbeatAck(ack)) => {
+                        if let Some(sent) = beats.answered(ack.beat) {
+                            member.on_heard(sent.elapsed(), ack.revision);
+                        }
                         if ack.time_ms > 0 {
                             member.on_controller_time(TimestampMs(ack.time_ms));
                         }
@@ -109,10 +115,52 @@ async fn once(
             }
             () = tokio::time::sleep_until(next_beat) => {
                 next_beat += interval;
-                let beat = NodeHeartbeat { time_ms: Clock::wall_ms(), folders: Vec::new() };
+                let beat = NodeHeartbeat {
+                    time_ms: Clock::wall_ms(),
+                    folders: Vec::new(),
+                    beat: beats.next(),
+                };
                 send(&frames, Ask::Heartbeat(beat)).await?;
             }
         }
+    }
+}
+
+/// Heartbeats that were not answered yet, and when they were sent.
+#[derive(Default)]
+struct Beats {
+    last: u64,
+    sent: VecDeque<(u64, Instant)>,
+}
+
+impl Beats {
+    /// The session ends long before.
+    const MAX: usize = 64;
+
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        if self.sent.len() >= Self::MAX {
+            self.sent.pop_front();
+        }
+        self.sent.push_back((self.last, Instant::now()));
+        self.last
+    }
+
+    /// When it was sent. A controller that names none answers them in order.
+    fn answered(&mut self, beat: u64) -> Option<Instant> {
+        while let Some((next, sent)) = self.sent.pop_front() {
+            match beat {
+                0 => return Some(sent),
+                beat if next == beat => return Some(sent),
+                // Its answer was dropped on the way.
+                beat if next < beat => {}
+                _ => {
+                    self.sent.push_front((next, sent));
+                    return None;
+                }
+            }
+        }
+        None
     }
 }
 
@@ -141,4 +189,24 @@ async fn next(answers: &mut Streaming<NodeSessionResponse>) -> Result<Option<Ans
     let answer = answer.map_err(|status| Refusal::from_status(&status))?;
     let answer = answer.ok_or_else(|| Refusal::unavailable("the controller ended the session"))?;
     Ok(answer.frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_that_of_the_heartbeat_that_it_names() {
+        let mut beats = Beats::default();
+        let (first, second, third) = (beats.next(), beats.next(), beats.next());
+        let sent: Vec<Instant> = beats.sent.iter().map(|(_, sent)| *sent).collect();
+        assert_eq!(beats.answered(second), Some(sent[1]));
+        assert_eq!(beats.answered(first), None, "late");
+        assert_eq!(beats.answered(0), Some(sent[2]), "an older controller");
+        assert_eq!(beats.answered(third), None);
+        for _ in 0..1_000 {
+            beats.next();
+        }
+        assert!(beats.sent.len() <= Beats::MAX);
+    }
 }

@@ -15,5 +15,5 @@ pub use requests::{
 };
 pub use view::{
     balance_progress, delta, describe_cluster, describe_topic, partition, reassignments, snapshot,
-    topic, topics,
+    topic, topics, wire_revision,
 };

@@ -213,11 +213,13 @@ pub fn registered(
     cluster: Uuid,
     incarnation: Incarnation,
     session_timeout_ms: u32,
+    revision: i64,
 ) -> wire::NodeRegistered {
     wire::NodeRegistered {
         node_id: node.0,
         cluster_id: Bytes::copy_from_slice(cluster.as_bytes()),
         incarnation: incarnation.0,
         session_timeout_ms,
+        revision,
     }
 }

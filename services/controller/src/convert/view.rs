@@ -22,7 +22,8 @@ fn id(topic: TopicId) -> Bytes {
     Bytes::copy_from_slice(topic.as_bytes())
 }
 
-fn wire_revision(core: &Core) -> i64 {
+/// What watchers have been told.
+pub fn wire_revision(core: &Core) -> i64 {
     i64::try_from(core.changed().revision).unwrap_or(i64::MAX)
 }
 

@@ -22,6 +22,9 @@ impl Core {
         if self.view.balance.is_some() {
             self.jobs.urgent(Job::Rebalance);
         }
+        if self.offsets_topic_grows() {
+            self.jobs.urgent(Job::Shards);
+        }
     }
 
     /// A storage node or coordinator may be dead; nobody depends on gateways.

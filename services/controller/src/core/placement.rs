@@ -5,7 +5,7 @@
 //! preferred least often so far. Ties go to the lowest id, so that the same
 //! state gives the same plan.
 
-use super::{Core, Refusal};
+use super::{Core, Partition, Refusal};
 use std::collections::BTreeMap;
 use talweg_types::NodeId;
 
@@ -18,7 +18,7 @@ pub struct Limits {
 }
 
 /// A node while replicas are placed.
-struct Place {
+pub(super) struct Place {
     id: NodeId,
     rack: String,
     full: bool,
@@ -56,7 +56,34 @@ impl Core {
         Ok(placed)
     }
 
-    fn places(&self) -> Vec<Place> {
+    /// Nodes for so many more replicas of a partition, as for a new one.
+    pub(super) fn place_more(
+        &self,
+        places: &mut [Place],
+        partition: &Partition,
+        count: usize,
+    ) -> Option<Vec<NodeId>> {
+        let rack_of = |node: &NodeId| self.session(*node).map(|session| session.rack.clone());
+        let mut racks: Vec<String> = partition.replicas.iter().filter_map(rack_of).collect();
+        let limit = self.settings.limits.partitions_per_node as usize;
+        let mut added = Vec::with_capacity(count);
+        while added.len() < count {
+            let free = places.iter_mut().filter(|place| {
+                let taken = [&partition.replicas, &partition.removed, &added];
+                place.hosted < limit && !taken.iter().any(|nodes| nodes.contains(&place.id))
+            });
+            let next = free.min_by_key(|place| {
+                let in_rack = racks.iter().filter(|rack| **rack == place.rack).count();
+                (place.full, in_rack, place.hosted, place.id)
+            })?;
+            next.hosted += 1;
+            racks.push(next.rack.clone());
+            added.push(next.id);
+        }
+        Some(added)
+    }
+
+    pub(super) fn places(&self) -> Vec<Place> {
         let mut preferred: BTreeMap<NodeId, usize> = BTreeMap::new();
         let firsts = self.view.partitions.values();
         for first in firsts.filter_map(|stored| stored.value.replicas.first()) {

@@ -89,28 +89,26 @@ async fn read(
     inbound: &mut Streaming<NodeSessionRequest>,
 ) -> Result<(), Refusal> {
     while let Ok(Some(request)) = inbound.message().await {
-        let event = match request.frame {
-            Some(Frame::Heartbeat(heartbeat)) => {
-                let folders = convert::folder_statuses(heartbeat.folders);
-                Event::Heartbeat { stream, folders }
-            }
-            Some(Frame::Leaving(_)) => Event::Leaving { stream },
+        let message = match request.frame {
+            Some(Frame::Heartbeat(heartbeat)) => Message::Heartbeat {
+                stream,
+                folders: convert::folder_statuses(heartbeat.folders),
+                beat: heartbeat.beat,
+            },
+            Some(Frame::Leaving(_)) => Message::Node(Event::Leaving { stream }),
             Some(Frame::ReplicaEnds(ends)) => {
                 let ends = convert::replica_ends(ends);
-                Event::ReplicaEnds { stream, ends }
+                Message::Node(Event::ReplicaEnds { stream, ends })
             }
             Some(Frame::ReplicaHealth(health)) => {
                 let health = convert::health(health);
-                Event::Health { stream, health }
+                Message::Node(Event::Health { stream, health })
             }
             Some(Frame::Register(_)) => return Err(violation("a stream registers one node, once")),
             // A frame of a later version.
             None => continue,
         };
-        mailbox
-            .send(Message::Node(event))
-            .await
-            .map_err(|_| gone())?;
+        mailbox.send(message).await.map_err(|_| gone())?;
     }
     Ok(())
 }

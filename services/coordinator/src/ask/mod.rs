@@ -11,9 +11,10 @@ use crate::{
     shard::{Seen, ShardHandle, replay},
     shards::route,
 };
-use std::sync::Arc;
+use futures::future::join_all;
+use std::{sync::Arc, time::Duration};
 use talweg_coordinator_runtime::Loading;
-use talweg_group::{Event, Topics};
+use talweg_group::{Answer as GroupAnswer, Event, Topics};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::{
     coordinator::v1::{
@@ -25,6 +26,9 @@ use talweg_proto::{
 use talweg_types::TopicId;
 
 pub use describe::state_name;
+
+/// For one shard to say what it has.
+const LIST_TIME: Duration = Duration::from_secs(2);
 
 /// Everything but what needs no group.
 pub async fn ask(node: &Arc<Node>, question: Question) -> Result<Answer, Refusal> {
@@ -99,7 +103,8 @@ impl Asked {
     }
 
     async fn delete(&self) -> Result<DeleteGroupResponse, Refusal> {
-        self.shard.decide(&self.group, Event::DeleteGroup).await?;
+        // One with very many offsets goes in parts, itself last.
+        while self.shard.decide(&self.group, Event::DeleteGroup).await? == GroupAnswer::More {}
         Ok(DeleteGroupResponse {})
     }
 }
@@ -115,7 +120,8 @@ pub fn topic_name(topics: &Topics, id: TopicId) -> String {
 pub async fn list_shards(node: &Arc<Node>) -> ListShardsResponse {
     let id = node.identity().map_or(0, |(id, _)| id.0);
     let mut response = ListShardsResponse::default();
-    for shard in node.shards.all() {
+    let shards = node.shards.all();
+    let listed = shards.iter().map(|shard| async move {
         let number = shard.at.partition.0;
         let groups = shard.read(move |seen| {
             let groups = seen.shard.machines();
@@ -123,8 +129,12 @@ pub async fn list_shards(node: &Arc<Node>) -> ListShardsResponse {
                 .map(|(name, group)| describe::summary(name, group, id, number))
                 .collect::<Vec<_>>()
         });
-        // A shard that is not served here has no groups here.
-        if let Ok(groups) = groups.await {
+        (number, tokio::time::timeout(LIST_TIME, groups).await)
+    });
+    for (number, groups) in join_all(listed).await {
+        // A shard that is not served here has no groups here; one whose log hangs
+        // must not hide the others.
+        if let Ok(Ok(groups)) = groups {
             response.groups.extend(groups);
             response.shards.push(number);
         }
@@ -141,7 +151,14 @@ pub async fn check_shards(node: &Arc<Node>) -> Result<CheckShardsResponse, Refus
             continue;
         }
         let checked = shard.check().await?;
-        let replayed = replay(&node.log, shard.at, checked.applied, Loading::default()).await?;
+        let replayed = replay(
+            &node.log,
+            shard.at,
+            checked.applied,
+            Loading::default(),
+            None,
+        )
+        .await?;
         response.shards.push(ShardCheck {
             shard: shard.at.partition.0,
             shard_epoch: checked.epoch.0,

@@ -12,7 +12,7 @@ use talweg_proto::v1::{
     CommitOffsetsRequest, CommitOffsetsResponse, CommittedOffset, DeleteOffsetsRequest,
     DeleteOffsetsResponse, ErrorDetail, FetchOffsetsResponse,
 };
-use talweg_types::{LeaderEpoch, MemberId, Offset, PartitionIndex, TopicPartition};
+use talweg_types::{LeaderEpoch, MemberId, Offset, PartitionIndex, TopicPartition, limits};
 
 impl Asked {
     /// Errors of partitions are in their answers; FENCED, UNKNOWN_MEMBER and
@@ -44,7 +44,7 @@ impl Asked {
         let event = Event::Commit(Commit { by, kind, items });
         let results = match self.shard.decide(&self.group, event).await? {
             Answer::Committed(results) => results,
-            Answer::Done | Answer::View(_) => {
+            Answer::Done | Answer::More | Answer::View(_) => {
                 return Err(Refusal::internal("not a commit's answer"));
             }
         };
@@ -167,10 +167,13 @@ impl Asked {
         let at = deleted
             .iter()
             .map(|it| convert::partition(&it.topic_id, it.partition));
-        let at = at.collect::<Result<BTreeSet<_>, _>>()?;
-        self.shard
-            .decide(&self.group, Event::DeleteOffsets(at))
-            .await?;
+        let at = at.collect::<Result<Vec<_>, _>>()?;
+        // As much as one decision takes; it also says whether the group is in use.
+        let part = limits::FORGOTTEN_AT_ONCE_MAX / 2;
+        for part in at.chunks(part).chain(at.is_empty().then_some(&at[..])) {
+            let event = Event::DeleteOffsets(part.iter().copied().collect());
+            self.shard.decide(&self.group, event).await?;
+        }
         Ok(DeleteOffsetsResponse { deleted })
     }
 }

@@ -1,6 +1,6 @@
 //! The real log: appended to and read at the leader of the shard's partition.
 
-use super::{ShardLog, Sink};
+use super::{Place, ShardLog, Sink};
 use async_trait::async_trait;
 use bytes::Bytes;
 use std::{sync::Arc, time::Duration};
@@ -23,7 +23,7 @@ use talweg_proto::{
     },
     v1,
 };
-use talweg_types::{Offset, ProducerId, ShardEpoch, TopicPartition, limits};
+use talweg_types::{LeaderEpoch, Offset, ProducerId, ShardEpoch, TopicPartition, limits};
 use tonic::Request;
 
 /// For one append to be committed.
@@ -99,9 +99,9 @@ impl ShardLog for LeaderLog {
         Ok(ProducerId(block.first))
     }
 
-    async fn fence(&self, at: TopicPartition, epoch: ShardEpoch) -> Result<Offset, Refusal> {
+    async fn fence(&self, at: TopicPartition, epoch: ShardEpoch) -> Result<Place, Refusal> {
         let answer = self.call(at, epoch, What::Fence(true)).await?;
-        Ok(Offset(answer.last_offset))
+        Ok(place(&answer))
     }
 
     async fn append(
@@ -109,15 +109,16 @@ impl ShardLog for LeaderLog {
         at: TopicPartition,
         epoch: ShardEpoch,
         batch: Bytes,
-    ) -> Result<Offset, Refusal> {
+    ) -> Result<Place, Refusal> {
         let answer = self.call(at, epoch, What::Batch(batch)).await?;
-        Ok(Offset(answer.last_offset))
+        Ok(place(&answer))
     }
 
     async fn read(
         &self,
         at: TopicPartition,
         from: Offset,
+        last_epoch: Option<LeaderEpoch>,
         until: Offset,
         sink: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
@@ -148,7 +149,7 @@ impl ShardLog for LeaderLog {
             topic: topic.topic.name.as_str().into(),
             start,
             leader_epoch: None,
-            last_epoch: None,
+            last_epoch: last_epoch.map(|epoch| epoch.0),
             largest_batch: topic.config.max_message_bytes,
         });
         loop {
@@ -161,6 +162,14 @@ impl ShardLog for LeaderLog {
                 }
             }
         }
+    }
+}
+
+fn place(answer: &AppendInternalResponse) -> Place {
+    let durability = answer.durability.as_ref();
+    Place {
+        last: Offset(answer.last_offset),
+        leader_epoch: durability.map_or(LeaderEpoch::NONE, |it| LeaderEpoch(it.leader_epoch)),
     }
 }
 

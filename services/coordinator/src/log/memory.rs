@@ -1,7 +1,7 @@
 //! A log in memory, for tests: fences and idempotent producers as a leader keeps
 //! them, and faults on demand.
 
-use super::{ShardLog, Sink};
+use super::{Place, ShardLog, Sink};
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -44,12 +44,41 @@ struct Shared {
 
 #[derive(Default)]
 struct Partition {
-    /// None is a fence, which takes one offset.
-    batches: Vec<(Offset, Option<Bytes>)>,
+    batches: Vec<Entry>,
     end: i64,
+    leader_epoch: i32,
     fence: i32,
     /// By producer: (base sequence, last offset) of the newest batch.
     producers: BTreeMap<i64, (i32, i64)>,
+}
+
+struct Entry {
+    base: Offset,
+    leader_epoch: LeaderEpoch,
+    /// None is a fence, which takes one offset.
+    batch: Option<Bytes>,
+}
+
+impl Partition {
+    fn push(&mut self, batch: Option<Bytes>, records: i64) -> Place {
+        let leader_epoch = LeaderEpoch(self.leader_epoch);
+        self.batches.push(Entry {
+            base: Offset(self.end),
+            leader_epoch,
+            batch,
+        });
+        self.end += records;
+        Place {
+            last: Offset(self.end - 1),
+            leader_epoch,
+        }
+    }
+
+    /// The batch below `from` is of this leader epoch.
+    fn continues(&self, from: Offset, last_epoch: LeaderEpoch) -> bool {
+        let below = self.batches.iter().rev().find(|entry| entry.base < from);
+        self.end >= from.0 && below.is_some_and(|entry| entry.leader_epoch == last_epoch)
+    }
 }
 
 impl MemoryLog {
@@ -73,12 +102,25 @@ impl MemoryLog {
         Offset(partitions.get(&at).map_or(0, |it| it.end))
     }
 
+    /// An election that costs the newest entries: what comes next is of a new epoch.
+    pub fn lose(&self, at: TopicPartition, entries: usize) {
+        let mut partitions = self.shared.partitions.lock();
+        let partition = partitions.entry(at).or_default();
+        partition.leader_epoch += 1;
+        for _ in 0..entries {
+            if let Some(lost) = partition.batches.pop() {
+                partition.end = lost.base.0;
+            }
+        }
+        partition.producers.clear();
+    }
+
     fn do_append(
         &self,
         at: TopicPartition,
         epoch: ShardEpoch,
         batch: &Bytes,
-    ) -> Result<Offset, Refusal> {
+    ) -> Result<Place, Refusal> {
         let mut partitions = self.shared.partitions.lock();
         let partition = partitions.entry(at).or_default();
         if epoch.0 != partition.fence {
@@ -89,16 +131,18 @@ impl MemoryLog {
         if let Some((newest, last)) = partition.producers.get(&id)
             && *newest == sequence
         {
-            return Ok(Offset(*last));
+            return Ok(Place {
+                last: Offset(*last),
+                leader_epoch: LeaderEpoch(partition.leader_epoch),
+            });
         }
-        let base = Offset(partition.end);
-        let mut bytes = stamp_prefix(&header, base, LeaderEpoch(0)).to_vec();
+        let (base, epoch) = (Offset(partition.end), LeaderEpoch(partition.leader_epoch));
+        let mut bytes = stamp_prefix(&header, base, epoch).to_vec();
         bytes.extend_from_slice(batch.get(bytes.len()..).unwrap_or_default());
-        let last = base.plus(header.last_offset_delta.into());
-        partition.batches.push((base, Some(bytes.into())));
-        partition.end = last.0 + 1;
-        partition.producers.insert(id, (sequence, last.0));
-        Ok(last)
+        let records = i64::from(header.last_offset_delta) + 1;
+        let place = partition.push(Some(bytes.into()), records);
+        partition.producers.insert(id, (sequence, place.last.0));
+        Ok(place)
     }
 }
 
@@ -115,17 +159,14 @@ impl ShardLog for MemoryLog {
         ))
     }
 
-    async fn fence(&self, at: TopicPartition, epoch: ShardEpoch) -> Result<Offset, Refusal> {
+    async fn fence(&self, at: TopicPartition, epoch: ShardEpoch) -> Result<Place, Refusal> {
         let mut partitions = self.shared.partitions.lock();
         let partition = partitions.entry(at).or_default();
         if epoch.0 < partition.fence {
             return Err(fenced(epoch, partition.fence));
         }
         partition.fence = epoch.0;
-        let base = Offset(partition.end);
-        partition.batches.push((base, None));
-        partition.end += 1;
-        Ok(base)
+        Ok(partition.push(None, 1))
     }
 
     async fn append(
@@ -133,7 +174,7 @@ impl ShardLog for MemoryLog {
         at: TopicPartition,
         epoch: ShardEpoch,
         batch: Bytes,
-    ) -> Result<Offset, Refusal> {
+    ) -> Result<Place, Refusal> {
         let fault = self.shared.faults.lock().pop_front();
         match fault {
             None => self.do_append(at, epoch, &batch),
@@ -150,19 +191,24 @@ impl ShardLog for MemoryLog {
         &self,
         at: TopicPartition,
         from: Offset,
+        last_epoch: Option<LeaderEpoch>,
         until: Offset,
         sink: &mut Sink<'_>,
     ) -> Result<(), Refusal> {
         self.shared.reads.lock().push(from);
         let batches = {
             let partitions = self.shared.partitions.lock();
-            let partition = partitions.get(&at).map(|it| it.batches.clone());
-            partition.unwrap_or_default()
-        };
-        for (base, batch) in batches {
-            let Some(batch) = batch.filter(|_| base < until) else {
-                continue;
+            let Some(partition) = partitions.get(&at) else {
+                return Ok(());
             };
+            if last_epoch.is_some_and(|epoch| !partition.continues(from, epoch)) {
+                return Err(Refusal::new(ErrorCode::LogTruncated, "another history"));
+            }
+            let entries = partition.batches.iter();
+            let below = entries.filter(|entry| entry.base < until);
+            Vec::from_iter(below.filter_map(|entry| entry.batch.clone()))
+        };
+        for batch in batches {
             if BatchHeader::parse(&batch)?.next_offset() > from {
                 sink(batch)?;
             }

@@ -1,11 +1,15 @@
 //! What was decided, on its way to whoever waits for it.
 
 use super::{
+    converse::Voice,
     task::Task,
     waiters::{GroupAnswer, Waiter, end_name, merge, passed, short_of, what},
 };
 use crate::{convert, refusals};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 use talweg_coordinator_runtime::{Input, Outcome};
 use talweg_group::{Answer, Effect, Event, Group};
 use talweg_kit::errors::Refusal;
@@ -24,6 +28,7 @@ impl Task {
         self.node.metrics.ended(end_name(&outcome));
         // What is in the log was decided by whoever holds the shard. The rest might be old.
         let unsure = !wrote && !self.node.is_in_session();
+        let decided = matches!(outcome, Outcome::Decided(_) | Outcome::Passed(_));
         let mut again = None;
         match self.waiters.remove(&token) {
             None => {}
@@ -37,8 +42,10 @@ impl Task {
             }) => {
                 self.note_commits(&group, &at, &refused, &outcome);
                 again = self.routes.on_answer(&group, member, &link, &outcome);
+                if withholds_view(&outcome, unsure) {
+                    again = again.or_else(|| unheard(&group, member));
+                }
                 let epoch = self.handle.epoch.0;
-                let decided = matches!(outcome, Outcome::Decided(_) | Outcome::Passed(_));
                 let what = match unsure && decided {
                     true => What::Error(refusals::no_session().detail()),
                     false => what(outcome, refused, epoch, number, shard),
@@ -47,7 +54,6 @@ impl Task {
             }
             Some(Waiter::Do { reply, group, at }) => {
                 self.note_commits(&group, &at, &Default::default(), &outcome);
-                let decided = matches!(outcome, Outcome::Decided(_) | Outcome::Passed(_));
                 let answer = match (short_of(&outcome, shard), outcome) {
                     _ if unsure && decided => Err(refusals::no_session()),
                     (Some(refusal), _) => Err(refusal),
@@ -111,6 +117,28 @@ impl Task {
             self.routes.remove(group, member);
         }
     }
+}
+
+/// A view was decided, and is not given after all. A sign of life that is answered
+/// without one waits for nothing: if one waited in vain, it was for its view.
+fn withholds_view(outcome: &Outcome<GroupAnswer>, unsure: bool) -> bool {
+    match outcome {
+        Outcome::Decided(Ok(Answer::View(_))) => unsure,
+        Outcome::NotDone | Outcome::Throttled { .. } => true,
+        _ => false,
+    }
+}
+
+/// Nothing would repeat the view: the group took the stream for known when it decided. As
+/// with a broken link, the next heartbeat is answered with the view.
+fn unheard(group: &Arc<str>, voice: Voice) -> Option<Input<Group>> {
+    let Voice::Here(member) = voice else {
+        return None;
+    };
+    Some(Input::Event {
+        name: Arc::clone(group),
+        event: Event::LinkBroken(BTreeSet::from([member])),
+    })
 }
 
 /// The partitions of a commit, in its order.

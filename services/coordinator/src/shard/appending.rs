@@ -40,9 +40,11 @@ impl Task {
             .append_seconds
             .observe(begun.elapsed().as_secs_f64());
         match end {
-            Some(End::Appended(last_offset)) => {
+            Some(End::Appended(place)) => {
                 metrics.appends.inc();
                 self.producer.appended();
+                self.keeping.rests_on(place.leader_epoch);
+                let last_offset = place.last;
                 self.feed(Input::Appended { id, last_offset });
             }
             Some(End::NotAppended(refusal)) => {

@@ -122,13 +122,7 @@ impl Routes {
 impl Task {
     /// Requests of one group are decided in order: also behind a commit that waits
     /// for a leader's word.
-    pub fn on_said(&mut self, link: Arc<Link>, request_id: u64, group: Arc<str>, asked: Asked) {
-        let said = Said {
-            link,
-            request_id,
-            group,
-            asked,
-        };
+    pub fn on_said(&mut self, said: Said) {
         if let Some(said) = self.parking.behind(said) {
             self.say(said);
         }
@@ -147,6 +141,7 @@ impl Task {
             request_id,
             group,
             asked,
+            bytes: _,
         } = said;
         let mut at = committed_partitions(&asked.event);
         // In the order of the request, for the pace; those refused name nothing.
@@ -174,15 +169,6 @@ pub struct Said {
     pub request_id: u64,
     pub group: Arc<str>,
     pub asked: Asked,
-}
-
-impl Said {
-    pub fn into_command(self) -> super::Command {
-        super::Command::Said {
-            link: self.link,
-            request_id: self.request_id,
-            group: self.group,
-            asked: self.asked,
-        }
-    }
+    /// As it came.
+    pub bytes: usize,
 }

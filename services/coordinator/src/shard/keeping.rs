@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use talweg_coordinator_runtime::{Encoded, Shard, groups::encode_record};
 use talweg_group::Group;
 use talweg_kit::{clock::wall_now, errors::Refusal};
-use talweg_types::{Offset, ShardEpoch, TopicPartition};
+use talweg_types::{LeaderEpoch, Offset, ShardEpoch, TopicPartition};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 /// Records that wait; more are written at once.
@@ -22,6 +22,8 @@ pub struct Keeping {
     view: KeptView,
     at: TopicPartition,
     epoch: ShardEpoch,
+    /// Of the batch below `applied`.
+    leader_epoch: LeaderEpoch,
     /// The newest of each key since the last write.
     pending: BTreeMap<Bytes, Encoded>,
     applied: Offset,
@@ -34,7 +36,12 @@ pub struct Keeping {
 
 impl Keeping {
     /// Begins with all that the shard has.
-    pub fn new(node: &Node, handle: &ShardHandle, shard: &Shard<Group>) -> Self {
+    pub fn new(
+        node: &Node,
+        handle: &ShardHandle,
+        shard: &Shard<Group>,
+        leader_epoch: LeaderEpoch,
+    ) -> Self {
         let mut pending = BTreeMap::new();
         for (name, group) in shard.machines() {
             for record in group.state().snapshot() {
@@ -46,12 +53,18 @@ impl Keeping {
             view: node.kept.clone(),
             at: handle.at,
             epoch: handle.epoch,
+            leader_epoch,
             pending,
             applied: shard.applied(),
             whole: true,
             writing: None,
             metrics: node.metrics.clone(),
         }
+    }
+
+    /// What is added next was committed by a leader in this epoch.
+    pub fn rests_on(&mut self, leader_epoch: LeaderEpoch) {
+        self.leader_epoch = leader_epoch;
     }
 
     /// These are committed, up to `applied`.
@@ -84,6 +97,7 @@ impl Keeping {
             mark: Mark {
                 topic_id: self.at.topic_id,
                 applied: self.applied,
+                leader_epoch: self.leader_epoch,
                 epoch: self.epoch,
                 written_at: wall_now(),
             },

@@ -12,11 +12,12 @@ mod task;
 mod waiters;
 
 pub use check::Checked;
+pub use converse::Said;
 pub use pace::Pace;
 pub use take::replay;
 pub use waiters::merge;
 
-use crate::{link::Link, node::Node, refusals};
+use crate::{node::Node, refusals};
 use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
@@ -47,12 +48,7 @@ pub type Release = Box<dyn FnOnce(Result<Offset, Refusal>) + Send>;
 /// What a shard is asked.
 pub enum Command {
     /// From a gateway's stream.
-    Said {
-        link: Arc<Link>,
-        request_id: u64,
-        group: Arc<str>,
-        asked: crate::convert::Asked,
-    },
+    Said(Said),
     /// One event, and its answer.
     Do {
         group: Arc<str>,

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use talweg_coordinator_runtime::{Limits, LoadError, Loading, Shard};
 use talweg_group::{Group, Settings};
 use talweg_kit::errors::{ErrorCode, Refusal};
-use talweg_types::{Offset, ShardEpoch, TopicPartition};
+use talweg_types::{LeaderEpoch, MonotonicMs, Offset, ShardEpoch, TopicPartition};
 
 /// A view that was written longer ago than half of this is not used: the log may
 /// have removed tombstones that it needs.
@@ -16,6 +16,10 @@ pub const DELETE_RETENTION_KEY: &str = "delete.retention.ms";
 pub struct Taken {
     pub shard: Shard<Group>,
     pub producer: Producer,
+    /// Of the leader that has committed our fence.
+    pub leader_epoch: LeaderEpoch,
+    /// Nobody else has written since.
+    pub fenced_at: MonotonicMs,
 }
 
 /// One attempt.
@@ -31,34 +35,55 @@ pub async fn take(node: &Node, at: TopicPartition, epoch: ShardEpoch) -> Result<
     };
     let producer = node.log.producer_id().await?;
     let fence = node.log.fence(at, epoch).await?;
-    let until = fence.plus(1);
-    let loading = kept(node, at, until).await.unwrap_or_default();
-    let loading = match replay(&node.log, at, until, loading).await {
-        // The log no longer has what comes after the view.
-        Err(refusal) if refusal.code == ErrorCode::OffsetOutOfRange => {
+    let fenced_at = node.now().monotonic;
+    let until = fence.last.plus(1);
+    let (loading, last_epoch) = match kept(node, at, until).await {
+        Some((mark, loading)) => (loading, Some(mark.leader_epoch)),
+        None => (Loading::default(), None),
+    };
+    let loading = match replay(&node.log, at, until, loading, last_epoch).await {
+        Err(refusal) if is_of_another_history(&refusal) => {
+            tracing::info!(%at, %refusal, "the kept view of a shard is dropped and made anew from the log");
             forget(node, at).await;
-            replay(&node.log, at, until, Loading::default()).await?
+            replay(&node.log, at, until, Loading::default(), None).await?
         }
         other => other?,
     };
     let limits = Limits::for_batches_of(largest);
-    let shard = loading.finish(Settings::default(), limits, node.now());
+    let settings = Settings {
+        decision_bytes: limits.append_bytes,
+        ..Settings::default()
+    };
+    let shard = loading.finish(settings, limits, node.now());
     Ok(Taken {
         shard: shard.map_err(unreadable)?,
         producer: Producer::new(producer),
+        leader_epoch: fence.leader_epoch,
+        fenced_at,
     })
 }
 
-/// Everything below `until`, on top of what `loading` has.
+/// The log no longer has what comes after the view, or has lost what the view holds:
+/// an election has cut it, and others have written there since.
+fn is_of_another_history(refusal: &Refusal) -> bool {
+    matches!(
+        refusal.code,
+        ErrorCode::OffsetOutOfRange | ErrorCode::LogTruncated
+    )
+}
+
+/// Everything below `until`, on top of what `loading` has, whose newest batch is of
+/// `last_epoch`.
 pub async fn replay(
     log: &Arc<dyn ShardLog>,
     at: TopicPartition,
     until: Offset,
     mut loading: Loading<Group>,
+    last_epoch: Option<LeaderEpoch>,
 ) -> Result<Loading<Group>, Refusal> {
     let from = loading.next();
     let mut sink = |batch: Bytes| loading.apply_batch(&batch).map_err(unreadable);
-    log.read(at, from, until, &mut sink).await?;
+    log.read(at, from, last_epoch, until, &mut sink).await?;
     loading.skip_to(until);
     Ok(loading)
 }
@@ -68,13 +93,13 @@ fn unreadable(error: LoadError) -> Refusal {
 }
 
 /// What the kept view has, if it may be used.
-async fn kept(node: &Node, at: TopicPartition, until: Offset) -> Option<Loading<Group>> {
+async fn kept(node: &Node, at: TopicPartition, until: Offset) -> Option<(Mark, Loading<Group>)> {
     let (view, shard) = (node.kept.clone(), at.partition.0);
     let loaded = tokio::task::spawn_blocking(move || view.load(shard)).await;
     let why = match loaded {
         Ok(Ok(None)) => return None,
         Ok(Ok(Some((mark, loading)))) => match refused(node, mark, at, until) {
-            None => return Some(loading),
+            None => return Some((mark, loading)),
             Some(why) => why.to_owned(),
         },
         Ok(Err(error)) => {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{node::Node, producer::Producer, refusals};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -22,6 +22,7 @@ use talweg_client::backoff::Backoff;
 use talweg_coordinator_runtime::{Input, Output, Shard};
 use talweg_group::{Event, Group, Topics};
 use talweg_proto::coordinator::v1::converse_response::What;
+use talweg_types::{MonotonicMs, TopicId};
 use tokio::sync::mpsc;
 
 /// The kept view is written, and figures are taken.
@@ -102,12 +103,10 @@ async fn take_until_done(node: &Node, handle: &ShardHandle) -> Option<Taken> {
 fn refuse(command: Command, shard: u32) {
     let refusal = refusals::not_coordinator(shard);
     match command {
-        Command::Said {
-            link,
-            request_id,
-            group,
-            ..
-        } => link.answer(request_id, &group, What::Error(refusal.detail())),
+        Command::Said(said) => {
+            let what = What::Error(refusal.detail());
+            said.link.answer(said.request_id, &said.group, what);
+        }
         Command::Do { reply, .. } => drop(reply.send(Err(refusal))),
         Command::Check(reply) => drop(reply.send(Err(refusal))),
         // Its reply goes with it, which says the same.
@@ -130,13 +129,18 @@ pub struct Task {
     pub append: Option<InFlight>,
     pub ended: Option<Ended>,
     pub seconds: u32,
+    /// Since when nobody else writes in the log.
+    pub fenced_at: MonotonicMs,
+    /// What is stored was compared with the topics that there are.
+    pub compared: bool,
     /// Groups and members, as they are in the metrics.
     pub counted: (i64, i64),
 }
 
 impl Task {
     fn new(node: Arc<Node>, handle: Arc<ShardHandle>, taken: Taken) -> Self {
-        let keeping = Keeping::new(&node, &handle, &taken.shard);
+        let fenced_at = taken.fenced_at;
+        let keeping = Keeping::new(&node, &handle, &taken.shard, taken.leader_epoch);
         let topics = Arc::clone(&node.topics.borrow());
         Self {
             topics,
@@ -151,6 +155,8 @@ impl Task {
             append: None,
             ended: None,
             seconds: 0,
+            fenced_at,
+            compared: false,
             counted: (0, 0),
             node,
             handle,
@@ -205,12 +211,7 @@ impl Task {
 
     fn on_command(&mut self, command: Command) {
         match command {
-            Command::Said {
-                link,
-                request_id,
-                group,
-                asked,
-            } => self.on_said(link, request_id, group, asked),
+            Command::Said(said) => self.on_said(said),
             Command::Do {
                 group,
                 event,
@@ -306,7 +307,11 @@ impl Task {
         self.seconds = self.seconds.wrapping_add(1);
         self.keeping.write();
         self.count();
+        if !self.compared {
+            self.forget_deleted();
+        }
         if self.seconds.is_multiple_of(EXPIRY_EVERY) {
+            self.forget_deleted();
             let core = &self.core;
             self.pace.retain(|group, at| {
                 let group = core.machine(group);
@@ -316,6 +321,28 @@ impl Task {
                 let retention_ms = self.node.config.offsets_retention_ms;
                 self.feed(Input::All(Event::Expire { retention_ms }));
             }
+        }
+    }
+
+    /// Topics whose deletion nobody here has heard of: their tombstones came and went
+    /// while no coordinator was there, or between two watches.
+    ///
+    /// Absence alone says nothing. But what is stored was decided before our fence, by
+    /// ourselves or by who had the topic in its view, and the controller had told that
+    /// before: once the view has all that was told at a moment after the fence, a topic
+    /// that is not in it is no more.
+    fn forget_deleted(&mut self) {
+        if self.node.known_at() <= Some(self.fenced_at) {
+            return;
+        }
+        self.compared = true;
+        let view = self.node.view.get();
+        let groups = self.core.machines().map(|(_, group)| group.state());
+        let ids = groups.flat_map(|state| state.topics_stored());
+        let gone: BTreeSet<TopicId> = ids.filter(|id| view.topic(*id).is_none()).collect();
+        if !gone.is_empty() {
+            tracing::info!(at = %self.handle.at, topics = gone.len(), "topics were deleted while nobody here could hear of it; their offsets go");
+            self.feed(Input::All(Event::TopicsDeleted(gone)));
         }
     }
 
@@ -348,7 +375,7 @@ impl Task {
         self.show((0, 0));
         let shard = self.handle.at.partition.0;
         for refused in self.parking.take_all() {
-            refuse(refused.into_command(), shard);
+            refuse(Command::Said(refused), shard);
         }
         let (settings, limits) = (Default::default(), self.core.limits());
         let core = std::mem::replace(&mut self.core, Shard::empty(settings, limits));

@@ -55,12 +55,15 @@ struct State {
     /// By process: id and incarnation.
     processes: BTreeMap<Vec<u8>, (u32, u64)>,
     left: usize,
+    beats: usize,
     asked_offsets: usize,
 }
 
 pub struct Shared {
     state: Mutex<State>,
     changed: watch::Sender<i64>,
+    /// Watchers hear nothing.
+    held_back: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -111,6 +114,7 @@ impl World {
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             changed: watch::Sender::new(0),
+            held_back: watch::Sender::new(false),
         });
         let routes = Routes::new(ControllerServiceServer::new(Fake(Arc::clone(&shared))))
             .add_service(OffsetServiceServer::new(Fake(Arc::clone(&shared))))
@@ -164,14 +168,22 @@ impl World {
 
     /// Deletes it: gone from the view, with a tombstone.
     pub fn delete_topic(&self, name: &str) {
+        self.forget_topic(name);
         self.shared.change(|state| {
-            state.topics.remove(name);
             let topic_id = bytes_of(id_of(name));
-            state.partitions.retain(|it| it.topic_id != topic_id);
             state.tombstones.push(Tombstone {
                 topic_id,
                 pending_nodes: vec![1],
             });
+        });
+    }
+
+    /// It was deleted, and so long ago that its tombstone is gone too.
+    pub fn forget_topic(&self, name: &str) {
+        self.shared.change(|state| {
+            state.topics.remove(name);
+            let topic_id = bytes_of(id_of(name));
+            state.partitions.retain(|it| it.topic_id != topic_id);
         });
     }
 
@@ -239,6 +251,27 @@ impl World {
         });
     }
 
+    /// Every shard's log loses its newest entries to an election.
+    pub fn lose(&self, entries: usize) {
+        for shard in 0..SHARDS {
+            let at = TopicPartition {
+                topic_id: id_of("__consumer_offsets"),
+                partition: PartitionIndex(shard),
+            };
+            self.log.lose(at, entries);
+        }
+    }
+
+    /// From now on watchers hear nothing, or all that they have missed.
+    pub fn hold_back(&self, back: bool) {
+        self.shared.held_back.send_replace(back);
+    }
+
+    /// Heartbeats that were answered.
+    pub fn beats(&self) -> usize {
+        self.shared.look(|state| state.beats)
+    }
+
     pub fn left(&self) -> usize {
         self.shared.look(|state| state.left)
     }
@@ -301,6 +334,7 @@ impl ControllerService for Fake {
                                 cluster_id: vec![7; 16].into(),
                                 incarnation,
                                 session_timeout_ms: 1_000,
+                                revision: state.revision + 1,
                             }
                         });
                         Answer::Registered(registered)
@@ -312,9 +346,16 @@ impl ControllerService for Fake {
                         });
                         return;
                     }
-                    _ => Answer::HeartbeatAck(HeartbeatAck {
-                        time_ms: talweg_kit::clock::wall_now().0,
-                    }),
+                    Some(Ask::Heartbeat(heartbeat)) => {
+                        let mut state = shared.state.lock().expect("state");
+                        state.beats += 1;
+                        Answer::HeartbeatAck(HeartbeatAck {
+                            time_ms: talweg_kit::clock::wall_now().0,
+                            beat: heartbeat.beat,
+                            revision: state.revision,
+                        })
+                    }
+                    _ => continue,
                 };
                 let answer = NodeSessionResponse {
                     frame: Some(answer),
@@ -335,7 +376,10 @@ impl ControllerService for Fake {
         let (answers, queue) = mpsc::channel(8);
         tokio::spawn(async move {
             let mut changes = shared.changed.subscribe();
+            let mut held_back = shared.held_back.subscribe();
             loop {
+                // The sender lives in `shared`.
+                let _ = held_back.wait_for(|back| !back).await;
                 changes.borrow_and_update();
                 let view = shared.look(|state| ClusterView {
                     cluster_id: vec![7; 16].into(),

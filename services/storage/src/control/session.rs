@@ -295,7 +295,7 @@ impl Session {
                         return Err(Status::unavailable("the controller does not answer").into());
                     }
                     let folders = self.space.load().as_ref().clone();
-                    let heartbeat = NodeHeartbeat { time_ms: clock::wall_now().0, folders };
+                    let heartbeat = NodeHeartbeat { time_ms: clock::wall_now().0, folders, beat: 0 };
                     send(&frames, node_session_request::Frame::Heartbeat(heartbeat)).await?;
                     self.say_health(&frames, &mut said).await?;
                 }

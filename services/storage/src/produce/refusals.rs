@@ -60,6 +60,9 @@ fn of_log(tp: &TopicPartition, base_sequence: i32, error: &AppendError) -> Refus
         }
         AppendError::DiskFull => new(ErrorCode::DiskFull).retry_after(DISK_FULL_RETRY_MS),
         AppendError::FolderFailed(_) => new(ErrorCode::FolderFailed),
+        // The folder's partitions are led elsewhere, or here after a restart: whoever
+        // leads then knows. Until then its sequence is taken.
+        AppendError::WriteUnknown(_) => new(ErrorCode::LeadershipLost),
         AppendError::DuplicateKeyInBatch { .. }
         | AppendError::KeyRepeatedInPart { .. }
         | AppendError::KeyRepeatedInSession { .. } => new(ErrorCode::InvalidIdempotencyKey),
@@ -74,5 +77,28 @@ fn of_log(tp: &TopicPartition, base_sequence: i32, error: &AppendError) -> Refus
         ),
         AppendError::Invalid(_) => new(ErrorCode::Internal),
         AppendError::Deleted => new(ErrorCode::UnknownTopic),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use talweg_kit::errors::Effect;
+    use talweg_types::{PartitionIndex, TopicId};
+
+    /// Story: a write fails, and so does cutting it back. Whoever heard "not done"
+    /// would give the sequence to another batch, and the first might come back.
+    #[test]
+    fn a_write_that_could_not_be_cut_back_is_unknown_and_not_not_done() {
+        let tp = TopicPartition {
+            topic_id: TopicId::NIL,
+            partition: PartitionIndex(0),
+        };
+        let of = |error| of_log(&tp, 0, &error);
+        let unknown = of(AppendError::WriteUnknown("no cut".into()));
+        assert_eq!(unknown.effect(), Effect::Unknown);
+        assert!(unknown.is_retriable());
+        let failed = of(AppendError::FolderFailed("read-only".into()));
+        assert_eq!(failed.effect(), Effect::NotDone);
     }
 }

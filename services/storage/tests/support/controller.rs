@@ -341,6 +341,7 @@ fn answer(
             let time_ms = i64::try_from(since.as_millis()).expect("in range") + offset;
             Some(node_session_response::Frame::HeartbeatAck(HeartbeatAck {
                 time_ms,
+                ..Default::default()
             }))
         }
         node_session_request::Frame::Leaving(_) => {
@@ -380,6 +381,7 @@ fn on_register(state: &mut State, register: RegisterNode) -> NodeRegistered {
         cluster_id: state.cluster_id.as_bytes().to_vec().into(),
         incarnation: state.incarnation,
         session_timeout_ms: state.session_timeout_ms,
+        revision: 0,
     }
 }
 

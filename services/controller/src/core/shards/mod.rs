@@ -7,6 +7,7 @@
 //! has. A new controller awaits the coordinators that hold shards, as it awaits storage
 //! nodes, before it gives their shards to others.
 
+mod grow;
 mod spread;
 
 use super::{
@@ -44,7 +45,8 @@ impl Core {
         self.jobs.urgent(Job::Shards);
     }
 
-    /// The next transaction that gives shards out; first the topic itself.
+    /// The next transaction that gives shards out; first the topic itself, last its
+    /// growth.
     pub(super) fn plan_shards(&mut self, now: Now) -> Option<Vec<Change>> {
         let Some((id, topic)) = self.view.topic_by_name(CONSUMER_OFFSETS) else {
             let topic = self.offsets_topic(now)?;
@@ -53,15 +55,31 @@ impl Core {
         };
         let count = (topic.life == Life::Ready).then_some(topic.partitions)?;
         let changes = self.shard_changes(id, count);
-        (!changes.is_empty()).then_some(changes)
+        match changes.is_empty() {
+            true => self.plan_growth(now, id, topic),
+            false => Some(changes),
+        }
+    }
+
+    /// How many replicas the topic should have, of the nodes that are known.
+    fn offsets_factor(&self) -> Option<u32> {
+        let asked = self.settings.coordinator_replication_factor;
+        let asked = asked.map(|factor| i32::try_from(factor).unwrap_or(i32::MAX));
+        self.checked_factor(asked).ok()
+    }
+
+    /// The internal topic lacks replicas that there are nodes for.
+    pub(super) fn offsets_topic_grows(&self) -> bool {
+        let topic = self.view.topic_by_name(CONSUMER_OFFSETS);
+        topic.is_some_and(|(_, topic)| {
+            topic.life == Life::Ready && self.wanted_factor(topic).is_some()
+        })
     }
 
     /// Once there is a coordinator, and storage nodes enough.
     fn offsets_topic(&self, now: Now) -> Option<Topic> {
         self.coordinators().next()?;
-        let asked = self.settings.coordinator_replication_factor;
-        let asked = asked.map(|factor| i32::try_from(factor).unwrap_or(i32::MAX));
-        let replication_factor = self.checked_factor(asked).ok()?;
+        let replication_factor = self.offsets_factor()?;
         if self.hosts().count() < replication_factor as usize {
             return None;
         }

@@ -3,6 +3,7 @@
 
 mod acked;
 mod census;
+mod growth;
 mod health;
 mod histories;
 mod in_sync;

@@ -481,31 +481,46 @@ mod planted {
     use super::*;
     use crate::core::fault::{Fault, plant};
 
+    fn commits() -> impl Iterator<Item = Step> {
+        std::iter::repeat_n(Step::Write(Fate::Committed), 12)
+    }
+
+    /// A coordinator's process dies, and its next one takes its id.
+    fn replaced(meanwhile: Vec<Step>) -> Vec<Step> {
+        let first = std::iter::once(Step::Start(0)).chain(commits());
+        let next = [Step::Break(0), Step::Refused(0), Step::Start(0)];
+        first
+            .chain(next)
+            .chain(meanwhile)
+            .chain(commits())
+            .collect()
+    }
+
+    fn run(steps: &[Step]) {
+        let mut history = History::new();
+        steps.iter().for_each(|step| history.run(step));
+        let newest = history.processes[0];
+        let theirs = process(newest.id);
+        let stored = history.world.store.shards.values();
+        let all = stored.map(|s| s.value.incarnation).all(|it| it == theirs);
+        assert!(all, "an old process holds shards");
+        history.end();
+    }
+
     #[test]
     fn mistakes_with_shards_are_seen() {
-        let commits = || std::iter::repeat_n(Step::Write(Fate::Committed), 12);
-        let taken: Vec<Step> = [Step::Start(0)]
-            .into_iter()
-            .chain(commits())
-            .chain([Step::Break(0), Step::Refused(0), Step::Start(0)])
-            .chain(commits())
-            .collect();
-        for fault in [Fault::ShardEpochKept, Fault::NewCoordinatorContinues] {
-            let run = || {
-                let mut history = History::new();
-                taken.iter().for_each(|step| history.run(step));
-                let newest = history.processes[0];
-                let theirs = process(newest.id);
-                let stored = history.world.store.shards.values();
-                let all = stored.map(|s| s.value.incarnation).all(|it| it == theirs);
-                assert!(all, "an old process holds shards");
-                history.end();
-            };
+        // The write that frees the dead one's shards fails: they still name it when
+        // its successor is there.
+        let unfreed = vec![Step::Write(Fate::UnknownNotDone)];
+        for (fault, steps) in [
+            (Fault::ShardEpochKept, replaced(Vec::new())),
+            (Fault::NewCoordinatorContinues, replaced(unfreed)),
+        ] {
             plant(Some(fault));
-            let failed = std::panic::catch_unwind(run).is_err();
+            let failed = std::panic::catch_unwind(|| run(&steps)).is_err();
             plant(None);
             assert!(failed, "{fault:?} was not seen");
-            run();
+            run(&steps);
         }
     }
 }
