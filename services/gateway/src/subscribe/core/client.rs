@@ -120,7 +120,11 @@ impl Core {
             ));
         }
         let part = self.parts.get(&at).ok_or_else(|| not_owned(at))?;
-        let sent = part.next.unwrap_or(0);
+        let low = part.committed.unwrap_or(0);
+        let Some(sent) = part.next else {
+            let why = format!("nothing of partition {} is sent yet", at.partition);
+            return Err(Refusal::new(ErrorCode::OffsetOutOfRange, why).with_bounds(low, low));
+        };
         if (0..=sent).contains(&position.offset) {
             return Ok(());
         }
@@ -128,7 +132,6 @@ impl Core {
             "offset {} of partition {} is beyond {sent}, the next that is sent",
             position.offset, at.partition
         );
-        let low = part.committed.unwrap_or(0);
         Err(Refusal::new(ErrorCode::OffsetOutOfRange, why).with_bounds(low, sent))
     }
 

@@ -1,6 +1,6 @@
 //! What is stored: explicit commits in order, acknowledgements as they add up.
 
-use super::{Answer, Asked, Core, Part, Request, client::not_owned};
+use super::{Answer, Asked, Core, Hold, Part, Request, client::not_owned};
 use crate::groups::id_bytes;
 use std::collections::{BTreeSet, VecDeque};
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -195,6 +195,9 @@ impl Core {
                 continue;
             }
             part.want = None;
+            if part.must_be_saved() {
+                part.hold = Some(Hold::Sought);
+            }
             self.tell_refused(*at, &refusal);
         }
     }
@@ -242,6 +245,8 @@ impl Part {
             return;
         }
         self.committed = Some(offset);
+        // After a gap what was on its way may lie before it.
+        self.unsaved &= self.done.is_some_and(|done| offset < done);
         self.sought &= generation != self.generation;
         let same = generation == self.generation;
         if self

@@ -252,6 +252,7 @@ impl Core {
             _ => bounds.log_start_offset,
         };
         part.advance_to(to);
+        part.unsaved = true;
         self.tell(Frame::Gap(v1::SubscribeGap {
             topic_id: id_bytes(at.topic_id),
             partition: at.partition.0,

@@ -7,6 +7,7 @@
 //! - a stored offset is at most what was sent and what the member passed, and
 //!   never beyond a failed record whose copy is not acknowledged;
 //! - it goes back only after a seek;
+//! - what the reset policy chose is stored before a record after it goes out;
 //! - a partition that is asked back gets no more records, and is given up when
 //!   the member has said so or has nothing of it in its hands;
 //! - at most one request to the coordinator is on its way at a time, in order.
@@ -321,6 +322,7 @@ impl Core {
 
     /// What follows from what is known now.
     fn settle(&mut self) {
+        self.parts.values_mut().for_each(Part::want_saved);
         self.read_or_stop();
         self.start_dead_letters();
         self.confirm_revoked();

@@ -52,6 +52,9 @@ pub struct Part {
     pub done: Option<i64>,
     /// As the coordinator stores it; none: nothing is.
     pub committed: Option<i64>,
+    /// The reset policy chose the position and the coordinator does not know it: a
+    /// later owner would choose anew, and skip what came in between.
+    pub unsaved: bool,
     /// It was moved: the next commit may go back.
     pub sought: bool,
     pub spans: Spans,
@@ -92,6 +95,7 @@ impl Part {
             next,
             done: next,
             committed: next,
+            unsaved: next.is_none(),
             sought: false,
             spans: Spans::new(given.leader_epoch),
             want: None,
@@ -114,7 +118,28 @@ impl Part {
 
     /// Whether its records are to be read now.
     pub fn may_read(&self) -> bool {
-        !self.paused && !self.revoking && self.hold.is_none() && self.mode_allows()
+        let held = self.paused || self.revoking || self.hold.is_some() || self.must_be_saved();
+        !held && self.mode_allows()
+    }
+
+    /// Its position must be stored before records follow. Those in the member's hands
+    /// go first: they are before it.
+    pub fn must_be_saved(&self) -> bool {
+        self.unsaved && self.next.is_some() && self.spans.is_empty()
+    }
+
+    /// A wish to store the position that the reset policy chose.
+    pub fn want_saved(&mut self) {
+        let position = self.done.filter(|_| self.must_be_saved());
+        let held = matches!(self.hold, Some(Hold::Sought | Hold::Copying));
+        let free = self.want.is_none() && !held;
+        if let Some(done) = position.filter(|_| free) {
+            let offset = self.storable(done);
+            self.want = Some(Want {
+                offset,
+                metadata: String::new(),
+            });
+        }
     }
 
     fn mode_allows(&self) -> bool {
@@ -135,6 +160,8 @@ impl Part {
         (self.next, self.done) = (offset, offset);
         self.spans = Spans::new(-1);
         self.want = None;
+        // The member chose it: it is stored when it says so.
+        self.unsaved = false;
         self.failed.clear();
         self.hold = None;
         self.reading = false;

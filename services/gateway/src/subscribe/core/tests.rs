@@ -140,6 +140,8 @@ struct Truth {
     /// The highest that was passed in this ownership, whatever was sought since.
     passed_most: i64,
     reading: Option<i64>,
+    /// The leader has not said where it begins.
+    starting: bool,
     owned: bool,
     epoch_given: i32,
 }
@@ -147,6 +149,7 @@ struct Truth {
 /// A member, a coordinator that may fail and a client that does as it likes.
 struct World {
     rng: StdRng,
+    latest: bool,
     core: Core,
     now: u64,
     epoch: i32,
@@ -166,6 +169,7 @@ impl World {
         parts.resize_with(4, Truth::default);
         Self {
             rng: StdRng::seed_from_u64(seed),
+            latest: config.policy == v1::ResetPolicy::Latest,
             core: core(config),
             now: 0,
             epoch: 1,
@@ -202,6 +206,11 @@ impl World {
                     StartAt::Offset(offset) => offset,
                     _ => 0,
                 };
+                truth.starting = !matches!(start, StartAt::Offset(_));
+                assert!(
+                    !truth.starting || truth.stored.is_none(),
+                    "what is stored goes before the policy"
+                );
                 assert!(
                     truth.owned && !self.revoking.contains(&number),
                     "reads its own"
@@ -396,6 +405,18 @@ impl World {
             _ => {
                 let Some(from) = truth.reading else { return };
                 assert_eq!(from, truth.expected);
+                if std::mem::take(&mut truth.starting) {
+                    // Where the end is just now, if the policy asks for that.
+                    let next = i64::from(self.latest) * self.rng.random_range(0..50);
+                    (truth.expected, truth.reading) = (next, Some(next));
+                    (truth.passed_to, truth.passed_most) = (next, next);
+                    let at = at(number);
+                    return self.step(Event::Started { at, next });
+                }
+                assert!(
+                    truth.stored.is_some() || self.sought.contains(&number),
+                    "where it begins is stored before records follow"
+                );
                 let to = from + self.rng.random_range(1..4);
                 truth.expected = to;
                 truth.reading = Some(to);
@@ -432,8 +453,9 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn nothing_is_skipped_and_nothing_stored_that_was_not_passed(seed: u64, on_ack: bool) {
-        let config = CoreConfig { commit_on_ack: on_ack, ..config() };
+    fn nothing_is_skipped_and_nothing_stored_that_was_not_passed(seed: u64, on_ack: bool, latest: bool) {
+        let policy = if latest { v1::ResetPolicy::Latest } else { v1::ResetPolicy::Earliest };
+        let config = CoreConfig { commit_on_ack: on_ack, policy, ..config() };
         let mut world = World::new(seed, config);
         for _ in 0..400 {
             world.turn();
@@ -540,6 +562,8 @@ fn a_gap_is_told_before_records_follow() {
         (gap.from_offset, gap.to_offset, gap.records_lost),
         (5, 20, 15)
     );
+    assert!(matches!(requests(&effects)[..], [Request::Commit { .. }]));
+    let effects = member.step(3, stored(1));
     assert!(effects.iter().any(|it| matches!(
         it,
         Effect::Read {
@@ -557,6 +581,81 @@ fn a_gap_is_told_before_records_follow() {
     assert!(none.step(3, Event::Tick).is_empty(), "nothing is read");
     let effects = none.step(4, seek(0, 20));
     assert!(matches!(effects[..], [Effect::Read { .. }]), "until a seek");
+}
+
+/// Story: a group begins at the end of a partition. Where that was is stored before
+/// the first record goes out, so that the next owner does not begin at a later end
+/// when this one dies with the record in its hands.
+#[test]
+fn what_the_policy_chose_is_stored_before_records_follow() {
+    let mut core = core(CoreConfig {
+        policy: v1::ResetPolicy::Latest,
+        ..config()
+    });
+    let effects = core.step(1, view(1, 1, vec![given(0, 1, None)], &[]));
+    let begins = |it: &Effect| {
+        matches!(
+            it,
+            Effect::Read {
+                start: StartAt::Latest,
+                ..
+            }
+        )
+    };
+    assert!(effects.iter().any(begins), "{effects:?}");
+    let started = Event::Started {
+        at: at(0),
+        next: 70,
+    };
+    let effects = core.step(2, started);
+    assert!(matches!(effects[0], Effect::Stop(_)), "{effects:?}");
+    let [Request::Commit { seek, offsets }] = requests(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((*seek, offsets[0].offset), (false, 70));
+    // A coordinator that is away holds the beginning back.
+    let refused = Event::Answered(Err(Refusal::unavailable("later")));
+    assert!(core.step(3, refused).is_empty());
+    let effects = core.step(1_000, Event::Tick);
+    assert!(matches!(requests(&effects)[..], [Request::Commit { .. }]));
+    let effects = core.step(1_001, stored(1));
+    assert!(
+        matches!(
+            effects[..],
+            [Effect::Read {
+                start: StartAt::Offset(70),
+                ..
+            }]
+        ),
+        "{effects:?}"
+    );
+    core.step(1_002, sent(0, 70, 71));
+    assert_eq!(core.in_flight(), [at(0)]);
+}
+
+/// Story: retention passed the position of a group that begins at the end. The
+/// position after the gap is stored too; what the member still holds goes first.
+#[test]
+fn the_position_after_a_gap_is_stored() {
+    let mut core = core(CoreConfig {
+        policy: v1::ResetPolicy::Latest,
+        commit_on_ack: true,
+        ..config()
+    });
+    core.step(1, view(1, 1, vec![given(0, 1, Some(5))], &[]));
+    core.step(2, sent(0, 5, 6));
+    let refusal = Refusal::new(ErrorCode::OffsetOutOfRange, "gone").with_bounds(20, 90);
+    let effects = core.step(3, Event::Stopped { at: at(0), refusal });
+    assert!(
+        matches!(tells(&effects)[..], [Frame::Gap(_)]),
+        "{effects:?}"
+    );
+    assert!(requests(&effects).is_empty(), "5 is in the member's hands");
+    let effects = core.step(4, ack(0, 6));
+    let [Request::Commit { offsets, .. }] = requests(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(offsets[0].offset, 90);
 }
 
 #[test]
