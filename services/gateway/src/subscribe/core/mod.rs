@@ -20,6 +20,7 @@ mod spans;
 #[cfg(test)]
 mod tests;
 mod timing;
+mod topics;
 mod view;
 
 pub use failures::{Copy, Destination};
@@ -35,6 +36,7 @@ use talweg_proto::{
     v1::{self, subscribe_request::Frame as Ask, subscribe_response::Frame},
 };
 use talweg_types::TopicPartition;
+use topics::Topics;
 
 /// A topic that the coordinator knows and this process does not.
 const UNKNOWN_MS: u64 = 100;
@@ -61,6 +63,8 @@ pub enum Event {
     Removed(MemberRemoved),
     /// The coordinator may not know that the stream lives.
     Nudged,
+    /// The topics that the member is to have now.
+    Topics(Vec<String>),
     /// Any frame but `open` and `credit`.
     Client(Ask),
     /// The client granted credit.
@@ -127,8 +131,8 @@ pub enum Request {
         seek: bool,
         offsets: Vec<CommitOffset>,
     },
-    /// Join again as the same member: its topics are others now.
-    Rejoin,
+    /// Join again as the same member: these are its topics now.
+    Rejoin(Vec<String>),
 }
 
 /// What is to be done, in order.
@@ -184,6 +188,7 @@ pub struct Core {
     told_ms: u64,
     credited_ms: u64,
     rejoining: bool,
+    topics: Topics,
     leaving: bool,
     /// When the member leaves, whatever waits for copies.
     leave_by_ms: u64,
@@ -193,9 +198,11 @@ pub struct Core {
 }
 
 impl Core {
-    /// A member that has just joined; its first view follows as an event.
+    /// A member that has just joined with these topics; its first view follows as
+    /// an event.
     pub fn new(
         config: CoreConfig,
+        topics: Vec<String>,
         names: Arc<dyn Fn(TopicPartition) -> Arc<str> + Send + Sync>,
         now: u64,
     ) -> Self {
@@ -215,6 +222,7 @@ impl Core {
             told_ms: now,
             credited_ms: now,
             rejoining: false,
+            topics: Topics::joined(topics),
             leaving: false,
             leave_by_ms: 0,
             ended: false,
@@ -256,14 +264,6 @@ impl Core {
         self.ended
     }
 
-    /// The group's other topics are to be joined.
-    pub fn rejoin(&mut self) {
-        if !self.rejoining && !self.leaving {
-            self.rejoining = true;
-            self.queue.push_back(Request::Rejoin);
-        }
-    }
-
     /// One event; effects are to be done in order.
     pub fn step(&mut self, now: u64, event: Event) -> Vec<Effect> {
         self.now = self.now.max(now);
@@ -274,6 +274,7 @@ impl Core {
             Event::View(view) => self.on_view(&view),
             Event::Removed(removed) => self.on_removed(&removed),
             Event::Nudged => self.on_nudged(),
+            Event::Topics(topics) => self.on_topics(topics),
             Event::Client(frame) => self.on_client(frame),
             Event::Credited => {
                 self.heard_ms = self.now;
@@ -326,6 +327,7 @@ impl Core {
         self.read_or_stop();
         self.start_dead_letters();
         self.confirm_revoked();
+        self.join_again();
         self.ask_next();
     }
 
@@ -390,6 +392,10 @@ impl Core {
         Some((request.clone(), Asked::Other(request)))
     }
 
+    fn asked_to_rejoin(&self) -> bool {
+        matches!(self.asked, Some(Asked::Other(Request::Rejoin(_))))
+    }
+
     fn on_answered(&mut self, result: Result<Answer, Refusal>) {
         let Some(asked) = self.asked.take() else {
             return;
@@ -403,12 +409,11 @@ impl Core {
             (Asked::Commit, result) => self.on_committed(result),
             (Asked::Acks(acks), result) => self.on_acks_stored(&acks, result),
             (Asked::Other(Request::Leave), _) => self.end(None, "the member left"),
-            (Asked::Other(Request::Rejoin), result) => {
-                if let Ok(Answer::View(view)) = result {
-                    self.on_view(&view);
-                } else {
-                    self.rejoining = false;
+            (Asked::Other(Request::Rejoin(topics)), result) => {
+                if let Ok(Answer::View(view)) = &result {
+                    self.on_view(view);
                 }
+                self.on_rejoined(topics, result.err().as_ref());
             }
             (Asked::Other(_), Ok(Answer::View(view))) => self.on_view(&view),
             (Asked::Other(request), Err(refusal)) => self.on_not_told(request, &refusal),

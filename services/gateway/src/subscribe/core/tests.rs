@@ -28,7 +28,7 @@ fn config() -> CoreConfig {
 }
 
 fn core(config: CoreConfig) -> Core {
-    Core::new(config, Arc::new(|_| "t".into()), 0)
+    Core::new(config, vec!["t".into()], Arc::new(|_| "t".into()), 0)
 }
 
 fn given(partition: u32, epoch: i32, next: Option<i64>) -> AssignedPartition {
@@ -888,9 +888,9 @@ fn joining_again_moves_nothing() {
     let mut core = core(config());
     core.step(0, view(1, 1, vec![given(0, 1, Some(0))], &[]));
     core.step(1, sent(0, 0, 9));
-    core.rejoin();
-    let effects = core.step(2, Event::Tick);
-    assert_eq!(requests(&effects), [&Request::Rejoin]);
+    let topics = vec!["t".to_owned(), "t.g.retry.1".to_owned()];
+    let effects = core.step(2, Event::Topics(topics.clone()));
+    assert_eq!(requests(&effects), [&Request::Rejoin(topics)]);
     let Event::View(again) = view(2, 4, vec![given(0, 4, Some(0)), given(1, 4, None)], &[]) else {
         unreachable!()
     };
@@ -904,4 +904,30 @@ fn joining_again_moves_nothing() {
         .collect();
     assert_eq!(reads, [1], "only what is new");
     assert_eq!(core.epoch(), 4);
+}
+
+/// Story: a retry topic appears while the join for another one is under way, and
+/// then that join fails: the coordinator hears of both in the end.
+#[test]
+fn topics_that_appear_during_a_join_are_joined_after_it() {
+    let mut core = core(config());
+    core.step(0, view(1, 1, vec![given(0, 1, Some(0))], &[]));
+    let names = |some: &[&str]| -> Vec<String> { some.iter().map(|it| (*it).into()).collect() };
+    let (one, two) = (names(&["t", "r1"]), names(&["t", "r1", "r2"]));
+    let effects = core.step(1, Event::Topics(one.clone()));
+    assert_eq!(requests(&effects), [&Request::Rejoin(one)]);
+    assert!(core.step(2, Event::Topics(two.clone())).is_empty());
+    let answer = |sequence, epoch| match view(sequence, epoch, vec![], &[]) {
+        Event::View(view) => Event::Answered(Ok(Answer::View(view))),
+        _ => unreachable!(),
+    };
+    let effects = core.step(3, answer(2, 2));
+    assert_eq!(requests(&effects), [&Request::Rejoin(two.clone())]);
+    let refused = Event::Answered(Err(Refusal::unavailable("later")));
+    assert!(core.step(4, refused).is_empty(), "not at once");
+    assert_eq!(core.next_deadline(), Some(1_004));
+    let effects = core.step(1_004, Event::Tick);
+    assert_eq!(requests(&effects), [&Request::Rejoin(two)]);
+    let effects = core.step(1_005, answer(3, 3));
+    assert!(requests(&effects).is_empty(), "all of them are known");
 }
