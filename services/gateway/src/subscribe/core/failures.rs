@@ -175,6 +175,12 @@ impl Core {
                 });
             }
             Err(refusal) => {
+                if let Some(bounds) = out_of_range(&refusal) {
+                    // Nothing of it is left to bury; what lies behind it is not deadly.
+                    part.hold = None;
+                    part.buried = part.next.is_none_or(|it| it <= bounds.high_watermark);
+                    return self.on_out_of_range(at, &bounds, refusal);
+                }
                 part.hold = Some(Hold::Until(now.saturating_add(BURY_AGAIN_MS)));
                 self.tell_refused(at, &refusal);
             }
@@ -210,19 +216,13 @@ impl Core {
         };
         part.reading = false;
         let fresh_seek = part.sought && part.spans.is_empty() && part.next == part.done;
-        match &refusal.details {
-            Some(Details::Bounds(bounds))
-                if refusal.code == ErrorCode::OffsetOutOfRange && !fresh_seek =>
-            {
-                let bounds = *bounds;
-                return self.on_out_of_range(at, &bounds, refusal);
-            }
-            Some(Details::Truncation(end)) => {
-                let end = end.end_offset;
-                let why = "the log was cut back by an unclean election";
-                return self.go_back(at, end, why);
-            }
-            _ => {}
+        if let Some(bounds) = out_of_range(&refusal).filter(|_| !fresh_seek) {
+            return self.on_out_of_range(at, &bounds, refusal);
+        }
+        if let Some(Details::Truncation(end)) = &refusal.details {
+            let end = end.end_offset;
+            let why = "the log was cut back by an unclean election";
+            return self.go_back(at, end, why);
         }
         let passing = refusal.is_retriable();
         part.hold = Some(if passing {
@@ -278,5 +278,15 @@ impl Core {
             records_lost: 0,
             reason: why.into(),
         }));
+    }
+}
+
+/// The bounds of a log that does not have the offset.
+fn out_of_range(refusal: &Refusal) -> Option<v1::OffsetBounds> {
+    match &refusal.details {
+        Some(Details::Bounds(bounds)) if refusal.code == ErrorCode::OffsetOutOfRange => {
+            Some(*bounds)
+        }
+        _ => None,
     }
 }

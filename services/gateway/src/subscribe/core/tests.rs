@@ -723,6 +723,45 @@ fn a_deadly_record_is_buried_and_passed() {
     ));
 }
 
+/// Story: retention takes the record that killed three members before it is
+/// buried. The member hears of the gap, and the partition goes on.
+#[test]
+fn a_deadly_record_that_is_gone_stalls_nothing() {
+    let mut core = core(config());
+    let deadly = AssignedPartition {
+        delivery: DeliveryMode::DeadLetter.into(),
+        attempts: 3,
+        ..given(0, 1, Some(5))
+    };
+    let effects = core.step(1, view(1, 1, vec![deadly], &[]));
+    let Some(Effect::Copy(copy)) = effects.last() else {
+        panic!("{effects:?}")
+    };
+    let gone = Refusal::new(ErrorCode::OffsetOutOfRange, "gone").with_bounds(20, 90);
+    let copied = Event::Copied {
+        copy: copy.clone(),
+        result: Err(gone),
+    };
+    let effects = core.step(2, copied);
+    assert!(
+        matches!(tells(&effects)[..], [Frame::Gap(gap)] if gap.to_offset == 20),
+        "{effects:?}"
+    );
+    let [Request::Commit { offsets, .. }] = requests(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(offsets[0].offset, 20);
+    assert!(core.step(3, stored(1)).is_empty(), "20 is not deadly");
+    let effects = core.step(4, view(2, 1, vec![given(0, 1, Some(20))], &[]));
+    assert!(matches!(
+        effects[..],
+        [Effect::Read {
+            start: StartAt::Offset(20),
+            ..
+        }]
+    ));
+}
+
 /// Story: from the second death on the new owner gets one record at a time.
 #[test]
 fn one_by_one_waits_for_each_record() {
