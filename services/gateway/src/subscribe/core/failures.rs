@@ -32,6 +32,8 @@ pub struct Copy {
     pub generation: u64,
     /// The record; or the first one from here on.
     pub start: StartAt,
+    /// The record at `start` and no other: the member had it and says that it failed.
+    pub exact: bool,
     pub to: Destination,
     pub reason: String,
 }
@@ -109,6 +111,7 @@ impl Core {
             at,
             generation,
             start: StartAt::Offset(offset),
+            exact: true,
             to,
             reason: nack.reason,
         }));
@@ -202,6 +205,7 @@ impl Core {
                 at: *at,
                 generation: part.generation,
                 start: part.start,
+                exact: false,
                 to: Destination::DeadLetters(part.lost),
                 reason: part.reason.clone(),
             }));
