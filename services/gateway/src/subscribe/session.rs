@@ -6,14 +6,14 @@
 
 use super::{
     core::{Answer, Copy, Core, Effect, Event, Request},
-    cut::{Rules, cut},
+    cut::{Rules, cut, runs},
     derived, failed,
     open::MemberOptions,
     requests::{self, Who},
 };
 use crate::{
     fetch::{
-        outgoing::{Frame as DataFrame, Payload},
+        outgoing::Frame as DataFrame,
         readers::Reader,
         reading::{Due, Heard, Reading, Sent},
     },
@@ -369,12 +369,10 @@ impl Session {
 
     async fn send_frame(&mut self, frame: DataFrame) -> Result<(), Ended> {
         let at = frame.partition;
-        let (frame, not_due) = cut(frame, self.rules(at));
+        let rules = self.rules(at);
+        let (frame, not_due) = cut(frame, rules);
         if let Some(frame) = frame {
-            let from = match &frame.payload {
-                Payload::Batches { first_offset, .. } => *first_offset,
-                Payload::Records(records) => records.first().map_or(0, |it| it.offset),
-            };
+            let runs = runs(&frame, rules.max_unpacked);
             let (to, epoch) = (frame.next_offset, frame.last_epoch);
             match self.reading.send(frame) {
                 Some(Sent::Records(records)) => self.send(Frame::Records(records)).await?,
@@ -383,7 +381,7 @@ impl Session {
             }
             self.step(Event::Sent {
                 at,
-                from,
+                runs,
                 to,
                 epoch,
             });

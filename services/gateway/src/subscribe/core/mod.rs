@@ -56,6 +56,9 @@ pub struct CoreConfig {
     pub no_dead_letters: bool,
 }
 
+/// Offsets without a hole.
+pub type Run = std::ops::Range<i64>;
+
 /// What happens.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -82,7 +85,8 @@ pub enum Event {
     /// Records went to the client.
     Sent {
         at: TopicPartition,
-        from: i64,
+        /// Their offsets without holes, in order; the last one may end below `to`.
+        runs: Vec<Run>,
         to: i64,
         epoch: i32,
     },
@@ -296,10 +300,10 @@ impl Core {
             }
             Event::Sent {
                 at,
-                from,
+                runs,
                 to,
                 epoch,
-            } => self.on_sent(at, from, to, epoch),
+            } => self.on_sent(at, &runs, to, epoch),
             Event::NotDue { at, next, wait_ms } => {
                 if let Some(part) = self.parts.get_mut(&at) {
                     part.advance_to(next);
@@ -351,12 +355,12 @@ impl Core {
         }
     }
 
-    fn on_sent(&mut self, at: TopicPartition, from: i64, to: i64, epoch: i32) {
+    fn on_sent(&mut self, at: TopicPartition, runs: &[Run], to: i64, epoch: i32) {
         let now = self.now;
         let Some(part) = self.parts.get_mut(&at) else {
             return;
         };
-        part.on_sent(from, to, epoch, now);
+        part.on_sent(runs, to, epoch, now);
         part.pass_copied(now);
         if part.mode == DeliveryMode::OneByOne && !part.spans.is_empty() {
             part.hold = Some(Hold::Passed);

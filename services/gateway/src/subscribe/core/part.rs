@@ -1,6 +1,6 @@
 //! One partition in the member's hands.
 
-use super::spans::Spans;
+use super::{Run, spans::Spans};
 use std::{collections::BTreeMap, sync::Arc};
 use talweg_client::fetch::StartAt;
 use talweg_proto::coordinator::v1::{AssignedPartition, DeliveryMode};
@@ -189,9 +189,11 @@ impl Part {
     }
 
     /// Records up to `to` went to the member.
-    pub fn on_sent(&mut self, from: i64, to: i64, epoch: i32, now: u64) {
-        self.done.get_or_insert(from);
-        self.spans.push(from, to, epoch, now);
+    pub fn on_sent(&mut self, runs: &[Run], to: i64, epoch: i32, now: u64) {
+        for run in runs {
+            self.done.get_or_insert(run.start);
+            self.spans.push(run.start, run.end, epoch, now);
+        }
         self.advance_to(to);
     }
 

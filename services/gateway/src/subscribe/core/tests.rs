@@ -94,9 +94,13 @@ fn seek(partition: u32, offset: i64) -> Event {
 }
 
 fn sent(partition: u32, from: i64, to: i64) -> Event {
+    sent_runs(partition, &[from..to], to)
+}
+
+fn sent_runs(partition: u32, runs: &[Run], to: i64) -> Event {
     Event::Sent {
         at: at(partition),
-        from,
+        runs: runs.to_vec(),
         to,
         epoch: 1,
     }
@@ -969,4 +973,41 @@ fn topics_that_appear_during_a_join_are_joined_after_it() {
     assert_eq!(requests(&effects), [&Request::Rejoin(two)]);
     let effects = core.step(1_005, answer(3, 3));
     assert!(requests(&effects).is_empty(), "all of them are known");
+}
+
+/// Story: in a compacted topic two failed records lie on both sides of a hole. Both
+/// are copied; both are passed, and what is behind them is the member's still.
+#[test]
+fn copied_records_pass_over_holes() {
+    let mut core = core(CoreConfig {
+        commit_on_ack: true,
+        ..config()
+    });
+    core.step(0, view(1, 1, vec![given(0, 1, Some(5))], &[]));
+    core.step(1, sent_runs(0, &[5..6, 9..11], 12));
+    let refused = core.step(2, nack(0, 7));
+    assert!(
+        matches!(tells(&refused)[..], [Frame::PartitionError(_)]),
+        "there is no 7: {refused:?}"
+    );
+    let mut copied = |now, offset| {
+        let effects = core.step(now, nack(0, offset));
+        let [Effect::Copy(copy)] = &effects[..] else {
+            panic!("{effects:?}")
+        };
+        let copy = copy.clone();
+        let result = Ok(offset + 1);
+        core.step(now, Event::Copied { copy, result })
+    };
+    let effects = copied(3, 5);
+    let [Request::Commit { offsets, .. }] = requests(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(offsets[0].offset, 9, "the hole is passed with it");
+    assert!(copied(4, 9).is_empty(), "one request at a time");
+    let effects = core.step(5, stored(1));
+    let [Request::Commit { offsets, .. }] = requests(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(offsets[0].offset, 10, "10 is in the member's hands");
 }
