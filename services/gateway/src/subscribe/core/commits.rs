@@ -72,7 +72,7 @@ impl Core {
             part(item).is_some_and(|part| part.sought && part.generation == item.generation)
         });
         let offsets = items.iter().map(|item| {
-            let epoch = part(item).map_or(-1, |part| part.spans.epoch_before(item.offset));
+            let epoch = part(item).map_or(-1, |part| part.spans.epoch_at(item.offset));
             commit_offset(item.at, item.offset, epoch, item.metadata.clone())
         });
         let offsets = offsets.collect();
@@ -89,6 +89,13 @@ impl Core {
             };
             if let Some(refusal) = part.below_stored(item.at, item.offset, item.generation) {
                 return Fate::Refused(refusal);
+            }
+            if item.generation < part.moved_generation && !part.sought {
+                let why = format!(
+                    "partition {} was moved after this commit, and where to is stored",
+                    item.at.partition
+                );
+                return Fate::Refused(Refusal::new(ErrorCode::BelowCommitted, why));
             }
             if let Some(stuck) = part.stuck_below(item.offset) {
                 let why = format!(
@@ -115,7 +122,7 @@ impl Core {
             if acks.len() == limits::COMMIT_OFFSETS_MAX {
                 break;
             }
-            let epoch = part.spans.epoch_before(want.offset);
+            let epoch = part.spans.epoch_at(want.offset);
             offsets.push(commit_offset(
                 *at,
                 want.offset,

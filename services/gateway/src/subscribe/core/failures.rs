@@ -273,6 +273,7 @@ impl Core {
             return;
         };
         part.rewind(to);
+        part.spans.forget_epochs();
         part.sought = true;
         self.tell(Frame::Gap(v1::SubscribeGap {
             topic_id: id_bytes(at.topic_id),

@@ -346,7 +346,7 @@ impl Core {
                 Effect::Read {
                     at: *at,
                     start: part.start,
-                    last_epoch: part.spans.epoch_before(i64::MAX),
+                    last_epoch: part.next.map_or(-1, |next| part.spans.epoch_at(next)),
                     generation: part.generation,
                 }
             } else {

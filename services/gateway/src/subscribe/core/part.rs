@@ -44,6 +44,8 @@ pub struct Part {
     pub generation: u64,
     /// Its generation when it was given: what is of before is of another ownership.
     pub first_generation: u64,
+    /// Its generation when it was last moved to where the member said.
+    pub moved_generation: u64,
     /// Where reading begins or goes on.
     pub start: StartAt,
     /// The next offset to send; none before a leader has said.
@@ -91,13 +93,14 @@ impl Part {
             given_epoch: given.given_epoch,
             generation: 1,
             first_generation: 1,
+            moved_generation: 1,
             start: next.map_or(policy, StartAt::Offset),
             next,
             done: next,
             committed: next,
             unsaved: next.is_none(),
             sought: false,
-            spans: Spans::new(given.leader_epoch),
+            spans: Spans::new(next, given.leader_epoch),
             want: None,
             failed: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -156,9 +159,10 @@ impl Part {
             StartAt::TimestampMs(_) | StartAt::Earliest | StartAt::Latest => None,
         };
         self.generation += 1;
+        self.moved_generation = self.generation;
         self.start = start;
         (self.next, self.done) = (offset, offset);
-        self.spans = Spans::new(-1);
+        self.spans = Spans::new(None, -1);
         self.want = None;
         // The member chose it: it is stored when it says so.
         self.unsaved = false;

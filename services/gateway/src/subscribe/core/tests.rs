@@ -1011,3 +1011,73 @@ fn copied_records_pass_over_holes() {
     };
     assert_eq!(offsets[0].offset, 10, "10 is in the member's hands");
 }
+
+/// Story: after a change of leader the position moved over a placeholder of the new
+/// epoch. Reading goes on without a claim about the old one, which would look like
+/// a log that was cut back.
+#[test]
+fn the_last_epoch_is_claimed_only_where_its_batch_ends() {
+    let mut core = core(config());
+    core.step(0, view(1, 1, vec![given(0, 1, Some(5))], &[]));
+    core.step(1, sent(0, 5, 8));
+    let pause = |paused: bool| {
+        let partitions = vec![position(0, 0)];
+        Event::Client(if paused {
+            Ask::Pause(v1::SubscribePause { partitions })
+        } else {
+            Ask::Resume(v1::SubscribeResume { partitions })
+        })
+    };
+    let mut claimed = |now| {
+        core.step(now, pause(true));
+        let effects = core.step(now, pause(false));
+        let [Effect::Read { last_epoch, .. }] = effects[..] else {
+            panic!("{effects:?}")
+        };
+        let (at, next) = (at(0), 9);
+        core.step(now, Event::Advanced { at, next });
+        last_epoch
+    };
+    assert_eq!((claimed(2), claimed(3)), (1, -1));
+}
+
+/// Story: a commit waits behind another one, whose copy is under way. Meanwhile the
+/// member seeks back, and what it acknowledges there is stored: the commit of before
+/// the seek must not undo that.
+#[test]
+fn a_commit_of_before_a_seek_is_not_stored_after_it() {
+    let mut core = core(CoreConfig {
+        commit_on_ack: true,
+        ..config()
+    });
+    let both = vec![given(0, 1, Some(0)), given(1, 1, Some(0))];
+    core.step(0, view(1, 1, both, &[]));
+    core.step(1, sent(0, 0, 10));
+    core.step(1, sent(1, 0, 10));
+    let effects = core.step(2, nack(0, 3));
+    let [Effect::Copy(copy)] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    let copied = Event::Copied {
+        copy: copy.clone(),
+        result: Ok(4),
+    };
+    core.step(3, commit(7, 0, 10));
+    assert!(core.step(3, commit(8, 1, 10)).is_empty(), "both wait");
+    core.step(4, seek(1, 0));
+    core.step(5, sent(1, 0, 2));
+    let effects = core.step(6, ack(1, 1));
+    let [Request::Commit { seek: true, .. }] = requests(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    core.step(7, stored(1));
+    let effects = core.step(8, copied);
+    assert!(matches!(requests(&effects)[..], [Request::Commit { .. }]));
+    let effects = core.step(9, stored(1));
+    let [Frame::Committed(first), Frame::Committed(second)] = tells(&effects)[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((first.commit_id, second.commit_id), (7, 8));
+    assert!(first.error.is_none() && second.error.is_some());
+    assert!(requests(&effects).is_empty());
+}

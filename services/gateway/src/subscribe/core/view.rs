@@ -139,6 +139,7 @@ impl Core {
         let mut part = Part::given((self.names)(at), given, policy, self.now);
         part.generation = before + 1;
         part.first_generation = part.generation;
+        part.moved_generation = part.generation;
         let position = v1::PartitionPosition {
             topic_id: id_bytes(at.topic_id),
             topic: part.topic.to_string(),
