@@ -225,6 +225,7 @@ impl Part {
         self.move_to(StartAt::Offset(offset));
         self.attempts.clear();
         self.sought = true;
+        self.unproven = true;
         self.buried = false;
         if told {
             self.want = Some(Want {

@@ -71,10 +71,9 @@ impl Core {
         let seek = items.iter().any(|item| {
             part(item).is_some_and(|part| part.sought && part.generation == item.generation)
         });
-        let offsets = items.iter().map(|item| {
-            let epoch = part(item).map_or(-1, |part| part.spans.epoch_at(item.offset));
-            commit_offset(item.at, item.offset, epoch, item.metadata.clone())
-        });
+        let offsets = items
+            .iter()
+            .map(|item| commit_offset(item.at, item.offset, part(item), item.metadata.clone()));
         let offsets = offsets.collect();
         Some((Request::Commit { seek, offsets }, Asked::Commit))
     }
@@ -117,18 +116,13 @@ impl Core {
             return None;
         }
         let (mut acks, mut offsets, mut seek) = (Vec::new(), Vec::new(), false);
-        for (at, part) in &mut self.parts {
+        for (at, part) in &self.parts {
             let Some(want) = &part.want else { continue };
             if acks.len() == limits::COMMIT_OFFSETS_MAX {
                 break;
             }
-            let epoch = part.spans.epoch_at(want.offset);
-            offsets.push(commit_offset(
-                *at,
-                want.offset,
-                epoch,
-                want.metadata.clone(),
-            ));
+            let metadata = want.metadata.clone();
+            offsets.push(commit_offset(*at, want.offset, Some(part), metadata));
             acks.push((*at, want.offset, part.generation));
             seek |= part.sought;
         }
@@ -266,14 +260,20 @@ impl Part {
     }
 }
 
-fn commit_offset(at: TopicPartition, offset: i64, epoch: i32, metadata: String) -> CommitOffset {
+fn commit_offset(
+    at: TopicPartition,
+    offset: i64,
+    part: Option<&Part>,
+    metadata: String,
+) -> CommitOffset {
     CommitOffset {
         topic_id: id_bytes(at.topic_id),
         partition: at.partition.0,
         offset,
-        leader_epoch: epoch,
+        leader_epoch: part.map_or(-1, |part| part.spans.epoch_at(offset)),
         metadata,
-        delivered: true,
+        // Where a seek may have gone beyond the log, the coordinator asks its leader.
+        delivered: part.is_some_and(|part| !part.unproven),
     }
 }
 

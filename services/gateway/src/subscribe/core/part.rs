@@ -59,6 +59,8 @@ pub struct Part {
     pub unsaved: bool,
     /// It was moved: the next commit may go back.
     pub sought: bool,
+    /// A member named its position, and no leader has said that the log reaches there.
+    pub unproven: bool,
     pub spans: Spans,
     /// To be stored for acknowledgements.
     pub want: Option<Want>,
@@ -100,6 +102,7 @@ impl Part {
             committed: next,
             unsaved: next.is_none(),
             sought: false,
+            unproven: false,
             spans: Spans::new(next, given.leader_epoch),
             want: None,
             failed: BTreeMap::new(),
@@ -190,6 +193,7 @@ impl Part {
         self.next.get_or_insert(next);
         self.done.get_or_insert(next);
         self.start = StartAt::Offset(self.next.unwrap_or(next));
+        self.unproven = false;
     }
 
     /// Records up to `to` went to the member.
@@ -203,6 +207,7 @@ impl Part {
 
     /// The position moved, with or without records.
     pub fn advance_to(&mut self, to: i64) {
+        self.unproven = false;
         let to = self.next.map_or(to, |next| next.max(to));
         self.next = Some(to);
         self.start = StartAt::Offset(to);

@@ -146,6 +146,8 @@ struct Truth {
     reading: Option<i64>,
     /// The leader has not said where it begins.
     starting: bool,
+    /// Sought, and nothing has come from there.
+    unproven: bool,
     owned: bool,
     epoch_given: i32,
 }
@@ -257,7 +259,7 @@ impl World {
         };
         for offset in offsets {
             let truth = &self.parts[offset.partition as usize];
-            assert!(offset.delivered);
+            assert_eq!(offset.delivered, !truth.unproven);
             assert!(
                 offset.offset <= truth.passed_most,
                 "stored within what was passed"
@@ -355,6 +357,7 @@ impl World {
             3 if truth.owned && !self.revoking.contains(&number) && truth.generation > 0 => {
                 let to = self.rng.random_range(0..=truth.expected);
                 truth.generation += 1;
+                truth.unproven = true;
                 truth.expected = to;
                 truth.copying.clear();
                 truth.copied.clear();
@@ -423,6 +426,7 @@ impl World {
                 );
                 let to = from + self.rng.random_range(1..4);
                 truth.expected = to;
+                truth.unproven = false;
                 truth.reading = Some(to);
                 self.step(sent(number, from, to));
             }
@@ -449,6 +453,7 @@ impl Truth {
 
     fn give(&mut self, epoch: i32) {
         self.copying.clear();
+        self.unproven = false;
         self.epoch_given = epoch;
     }
 }
@@ -1080,4 +1085,37 @@ fn a_commit_of_before_a_seek_is_not_stored_after_it() {
     assert_eq!((first.commit_id, second.commit_id), (7, 8));
     assert!(first.error.is_none() && second.error.is_some());
     assert!(requests(&effects).is_empty());
+}
+
+/// Story: a member seeks far beyond the end and commits at once. The coordinator is
+/// not told that this was delivered, so that it asks the leader for the bounds; once
+/// a leader has begun there, it is.
+#[test]
+fn a_seek_is_delivered_only_when_a_leader_begins_there() {
+    let claimed = |core: &mut Core, now, id| {
+        let effects = core.step(now, commit(id, 0, 1_000_000));
+        let [Request::Commit { seek, offsets }] = requests(&effects)[..] else {
+            panic!("{effects:?}")
+        };
+        let claimed = (*seek, offsets[0].delivered);
+        let refusal = Refusal::new(ErrorCode::OffsetOutOfRange, "beyond").with_bounds(0, 10);
+        let refused = CommitResult {
+            error: Some(refusal.detail()),
+            ..Default::default()
+        };
+        let effects = core.step(now, Event::Answered(Ok(Answer::Committed(vec![refused]))));
+        let [Frame::Committed(answer)] = tells(&effects)[..] else {
+            panic!("{effects:?}")
+        };
+        let code = answer.error.as_ref().map(|it| it.code);
+        assert_eq!(code, Some(ErrorCode::OffsetOutOfRange as i32));
+        claimed
+    };
+    let mut core = core(config());
+    core.step(0, view(1, 1, vec![given(0, 1, Some(5))], &[]));
+    core.step(1, seek(0, 1_000_000));
+    assert_eq!(claimed(&mut core, 2, 1), (true, false));
+    let next = 1_000_000;
+    core.step(3, Event::Started { at: at(0), next });
+    assert_eq!(claimed(&mut core, 4, 2), (true, true));
 }
