@@ -1,6 +1,10 @@
 //! What is stored: explicit commits in order, acknowledgements as they add up.
 
-use super::{Answer, Asked, Core, Hold, Part, Request, client::not_owned};
+use super::{
+    Answer, Asked, Core, Hold, Part, Request,
+    client::not_owned,
+    fault::{Fault, planted},
+};
 use crate::groups::id_bytes;
 use std::collections::{BTreeSet, VecDeque};
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -231,6 +235,7 @@ impl Part {
         generation: u64,
     ) -> Option<Refusal> {
         let sought = self.sought && generation == self.generation;
+        let sought = sought || planted(Fault::StepsBack);
         let stored = self
             .committed
             .filter(|stored| !sought && *stored > offset)?;
@@ -273,7 +278,7 @@ fn commit_offset(
         leader_epoch: part.map_or(-1, |part| part.spans.epoch_at(offset)),
         metadata,
         // Where a seek may have gone beyond the log, the coordinator asks its leader.
-        delivered: part.is_some_and(|part| !part.unproven),
+        delivered: part.is_some_and(|part| !part.unproven || planted(Fault::SoughtIsDelivered)),
     }
 }
 

@@ -1,6 +1,11 @@
 //! Records that failed, and partitions that leaders serve no more.
 
-use super::{Core, Effect, Hold, client::not_owned, part::Failed, part::Want};
+use super::{
+    Core, Effect, Hold,
+    client::not_owned,
+    fault::{Fault, planted},
+    part::{Failed, Want},
+};
 use crate::groups::{id_bytes, partition_at};
 use talweg_client::fetch::StartAt;
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -105,7 +110,12 @@ impl Core {
             // The copier adds what the record's headers say.
             to = Destination::DeadLetters(0);
         }
-        part.failed.insert(offset, Failed::Copying);
+        let begins = if planted(Fault::PassedBeforeCopied) {
+            Failed::Copied
+        } else {
+            Failed::Copying
+        };
+        part.failed.insert(offset, begins);
         let generation = part.generation;
         self.effects.push(Effect::Copy(Copy {
             at,
@@ -257,6 +267,9 @@ impl Core {
         };
         part.advance_to(to);
         part.unsaved = true;
+        if planted(Fault::GapUntold) {
+            return;
+        }
         self.tell(Frame::Gap(v1::SubscribeGap {
             topic_id: id_bytes(at.topic_id),
             partition: at.partition.0,

@@ -1,6 +1,10 @@
 //! One partition in the member's hands.
 
-use super::{Run, spans::Spans};
+use super::{
+    Run,
+    fault::{Fault, planted},
+    spans::Spans,
+};
 use std::{collections::BTreeMap, sync::Arc};
 use talweg_client::fetch::StartAt;
 use talweg_proto::coordinator::v1::{AssignedPartition, DeliveryMode};
@@ -124,14 +128,16 @@ impl Part {
 
     /// Whether its records are to be read now.
     pub fn may_read(&self) -> bool {
-        let held = self.paused || self.revoking || self.hold.is_some() || self.must_be_saved();
+        let revoking = self.revoking && !planted(Fault::SentWhileRevoked);
+        let held = self.paused || revoking || self.hold.is_some() || self.must_be_saved();
         !held && self.mode_allows()
     }
 
     /// Its position must be stored before records follow. Those in the member's hands
     /// go first: they are before it.
     pub fn must_be_saved(&self) -> bool {
-        self.unsaved && self.next.is_some() && self.spans.is_empty()
+        let unsaved = self.unsaved && !planted(Fault::BeginsUnstored);
+        unsaved && self.next.is_some() && self.spans.is_empty()
     }
 
     /// A wish to store the position that the reset policy chose.
@@ -161,7 +167,7 @@ impl Part {
             StartAt::Offset(offset) => Some(offset),
             StartAt::TimestampMs(_) | StartAt::Earliest | StartAt::Latest => None,
         };
-        self.generation += 1;
+        self.generation += u64::from(!planted(Fault::GenerationKept));
         self.moved_generation = self.generation;
         self.start = start;
         (self.next, self.done) = (offset, offset);

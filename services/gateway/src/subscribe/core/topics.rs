@@ -1,7 +1,10 @@
 //! The member's topics: those it named and the group's retry topics of them, as
 //! they are now, and as the coordinator knows them.
 
-use super::{Core, Request};
+use super::{
+    Core, Request,
+    fault::{Fault, planted},
+};
 use talweg_kit::errors::Refusal;
 
 /// After a join that failed.
@@ -44,6 +47,9 @@ impl Core {
         }
         self.rejoining = true;
         self.queue.push_back(Request::Rejoin(wanted.clone()));
+        if planted(Fault::JoinTakenForDone) {
+            self.topics.told.clone_from(&self.topics.wanted);
+        }
     }
 
     /// When a join is to be tried again.
