@@ -37,6 +37,7 @@ test: setup ## All tests, within 15 minutes warm
 	@$(CARGO) test -p talweg-sim --features planted-faults --test planted
 	@$(CARGO) test -p talweg-log --features planted-faults --test log planted
 	@$(CARGO) test -p talweg-controller --features planted-faults --lib planted
+	@$(CARGO) test -p talweg-gateway --features planted-faults --lib planted_mistake
 
 bench: setup ## The figures of docs/performance.md
 	@deploy/bench/run

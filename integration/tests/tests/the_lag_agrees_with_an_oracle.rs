@@ -66,7 +66,9 @@ impl Writer {
                 let sent = now_ms();
                 match stream.record(topic, record).await {
                     Ok((_, offset)) => {
-                        tell.send_modify(|all| drop(all.insert(offset, (sent, now_ms()))));
+                        tell.send_modify(|all| {
+                            all.insert(offset, (sent, now_ms()));
+                        });
                     }
                     Err(_) => stream = RawProduce::open(&channel, Acks::All).await,
                 }

@@ -1,15 +1,18 @@
 //! One member of a consumer group over a Subscribe stream.
 //!
 //! The member outlives its stream: a broken one is opened again, elsewhere, with
-//! the resume token, and a drain is followed before its deadline. What was sent and
-//! not committed comes again then; `Resumed` says so.
+//! the resume token, and a drain is followed before its deadline, once everything
+//! that was said on the old stream is answered. What was sent and not committed comes
+//! again then; `Resumed` says so.
+
+#[cfg(test)]
+mod tests;
 
 use crate::{
     backoff::Backoff,
     client::Client,
     pool::{Lease, Traffic},
 };
-use bytes::Bytes;
 use std::time::Duration;
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::v1::{
@@ -18,7 +21,7 @@ use talweg_proto::v1::{
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval, sleep_until},
 };
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -27,6 +30,8 @@ use tonic::Streaming;
 const OUTGOING: usize = 64;
 /// A sign of life at least so often, and within a third of the session time-out.
 const HEARTBEAT: Duration = Duration::from_secs(10);
+/// A stream that drains is left after this, whatever its gateway allows.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
 
 /// What a member hears.
 #[derive(Clone, PartialEq, Debug)]
@@ -47,12 +52,18 @@ pub struct Subscriber {
     opened: v1::SubscribeOpened,
     /// Without a stream for longer than this ends in an error.
     patience: Duration,
+    /// The server was told that the member leaves.
     leaving: bool,
+    /// It could not be told on the stream of then.
+    leave_due: bool,
     next_commit: u64,
 }
 
 struct Stream {
-    requests: mpsc::Sender<v1::SubscribeRequest>,
+    /// None: our side is closed, what was said is still answered.
+    requests: Option<mpsc::Sender<v1::SubscribeRequest>>,
+    /// It is left then at the latest.
+    until: Option<Instant>,
     frames: Streaming<v1::SubscribeResponse>,
     heartbeat: tokio::time::Interval,
     server: std::sync::Arc<str>,
@@ -61,6 +72,16 @@ struct Stream {
 
 fn request(frame: subscribe_request::Frame) -> v1::SubscribeRequest {
     v1::SubscribeRequest { frame: Some(frame) }
+}
+
+impl Stream {
+    fn beat(&self) {
+        let beat = subscribe_request::Frame::Heartbeat(v1::Heartbeat::default());
+        // A full queue is a stream that is busy with other frames.
+        if let Some(requests) = &self.requests {
+            drop(requests.try_send(request(beat)));
+        }
+    }
 }
 
 impl Subscriber {
@@ -78,6 +99,7 @@ impl Subscriber {
             opened,
             patience,
             leaving: false,
+            leave_due: false,
             next_commit: 1,
         })
     }
@@ -97,12 +119,21 @@ impl Subscriber {
             let Some(stream) = &mut self.stream else {
                 return self.resume().await;
             };
+            let until = stream.until;
+            let late = async move {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
             let frame = tokio::select! {
                 frame = stream.frames.message() => frame,
                 _ = stream.heartbeat.tick() => {
-                    let beat = request(subscribe_request::Frame::Heartbeat(v1::Heartbeat::default()));
-                    // A full queue is a stream that is busy with other frames.
-                    drop(stream.requests.try_send(beat));
+                    stream.beat();
+                    continue;
+                }
+                () = late => {
+                    self.stream = None;
                     continue;
                 }
             };
@@ -112,7 +143,7 @@ impl Subscriber {
                         self.stream = None;
                         return Err(Refusal::from_detail(error));
                     }
-                    Frame::Drain(drain) => self.follow_drain(drain.resume_token).await?,
+                    Frame::Drain(drain) => self.follow_drain(drain),
                     Frame::Closing(_) => self.stream = None,
                     frame => return Ok(SubscribeEvent::Frame(frame)),
                 },
@@ -134,17 +165,18 @@ impl Subscriber {
         }
     }
 
-    /// Goes elsewhere before the deadline: the old stream ends once the new one lives.
-    async fn follow_drain(&mut self, token: Bytes) -> Result<(), Refusal> {
-        if !token.is_empty() {
-            self.open.resume_token = token.clone();
-            self.opened.resume_token = token;
+    /// Goes elsewhere before the deadline. Our side is closed at once, so that the
+    /// gateway stores and answers what it has of us, and ends the stream then.
+    fn follow_drain(&mut self, drain: v1::Drain) {
+        if !drain.resume_token.is_empty() {
+            self.opened.resume_token = drain.resume_token;
         }
-        if let Some(stream) = &self.stream {
+        if let Some(stream) = &mut self.stream {
             self.client.avoid(&stream.server);
+            let left = Duration::from_millis(drain.deadline_ms.into()).min(DRAIN_MAX);
+            stream.requests = None;
+            stream.until.get_or_insert(Instant::now() + left);
         }
-        self.stream = None;
-        Ok(())
     }
 
     async fn resume(&mut self) -> Result<SubscribeEvent, Refusal> {
@@ -152,13 +184,19 @@ impl Subscriber {
         let (stream, opened) = connect(&self.client, &self.open, self.patience).await?;
         self.stream = Some(stream);
         self.opened = opened.clone();
+        if std::mem::take(&mut self.leave_due) {
+            self.leave().await;
+        }
         Ok(SubscribeEvent::Resumed(opened))
     }
 
-    /// Sends a frame; one for a stream that is broken is dropped, `Resumed` follows.
-    async fn send(&mut self, frame: subscribe_request::Frame) {
-        if let Some(stream) = &self.stream {
-            drop(stream.requests.send(request(frame)).await);
+    /// Sends a frame; one for a stream that is broken or drains is dropped (`false`),
+    /// `Resumed` follows.
+    async fn send(&mut self, frame: subscribe_request::Frame) -> bool {
+        let requests = self.stream.as_ref().and_then(|it| it.requests.as_ref());
+        match requests {
+            Some(requests) => requests.send(request(frame)).await.is_ok(),
+            None => false,
         }
     }
 
@@ -232,9 +270,9 @@ impl Subscriber {
 
     /// Leaves the group; [`Self::next`] ends with `Closed`.
     pub async fn leave(&mut self) {
-        self.leaving = true;
-        self.send(subscribe_request::Frame::Leave(v1::SubscribeLeave {}))
-            .await;
+        let leave = subscribe_request::Frame::Leave(v1::SubscribeLeave {});
+        self.leaving = self.send(leave).await;
+        self.leave_due = !self.leaving;
     }
 }
 
@@ -303,7 +341,8 @@ async fn connect_to(
     let server = server.clone();
     Ok((
         Stream {
-            requests,
+            requests: Some(requests),
+            until: None,
             frames,
             heartbeat,
             server,

@@ -17,6 +17,8 @@ pub struct GatewayMetrics {
     pub gap_records: IntCounter,
     /// Copies of failed records.
     pub failed_records: IntCounter,
+    /// Failed records of which there was nothing left to copy.
+    pub failed_records_gone: IntCounter,
     /// Records taken in thin form, and refused.
     pub records_in: IntCounter,
     pub records_refused: IntCounter,
@@ -55,6 +57,10 @@ impl GatewayMetrics {
             failed_records: metrics.counter(
                 "gateway_failed_records_total",
                 "Failed records copied to retry and dead-letter topics.",
+            ),
+            failed_records_gone: metrics.counter(
+                "gateway_failed_records_gone_total",
+                "Failed records that compaction or retention took before they were copied.",
             ),
             records_in: metrics.counter("gateway_records_in_total", "Records taken in thin form."),
             records_refused: metrics.counter(

@@ -1,7 +1,10 @@
 //! What of a frame may go: all of it, but for records that go one by one and
 //! for records of retry topics that are not due yet. Pure.
 
-use super::derived::{due_ms, due_of};
+use super::{
+    core::Run,
+    derived::{due_ms, due_of},
+};
 use crate::fetch::outgoing::{Frame, Payload};
 use bytes::Bytes;
 use talweg_batch::{BatchHeader, decode_records, split_batches};
@@ -102,6 +105,60 @@ fn cut_batches(mut frame: Frame, rules: Rules) -> (Option<Frame>, Option<NotDue>
     ((length > 0).then_some(frame), not_due)
 }
 
+/// The offsets of a frame's records, run by run: compaction and control batches leave
+/// holes, and what is in a hole cannot be passed by anyone.
+pub fn runs(frame: &Frame, max_unpacked: usize) -> Vec<Run> {
+    let mut runs = Vec::new();
+    match &frame.payload {
+        Payload::Records(records) => {
+            for record in records {
+                add(&mut runs, record.offset..record.offset.saturating_add(1));
+            }
+        }
+        Payload::Batches {
+            bytes,
+            first_offset,
+        } => {
+            let whole = *first_offset..frame.next_offset.max(*first_offset);
+            for batch in split_batches(bytes.clone()) {
+                let Some(found) = batch.ok().and_then(|it| batch_runs(&it, max_unpacked)) else {
+                    // The client gets what cannot be read as it is: all or nothing.
+                    return vec![whole];
+                };
+                for run in found {
+                    let run = run.start.max(whole.start)..run.end.min(whole.end);
+                    add(&mut runs, run);
+                }
+            }
+        }
+    }
+    runs
+}
+
+/// One run where each offset has a record; else its records are looked at. A batch of
+/// control records is none.
+fn batch_runs(batch: &Bytes, max_unpacked: usize) -> Option<Vec<Run>> {
+    let header = BatchHeader::parse(batch).ok()?;
+    let (base, next) = (header.base_offset.0, header.next_offset().0);
+    if header.is_control() || header.is_placeholder() {
+        return Some(Vec::new());
+    }
+    if i64::from(header.record_count) == next - base {
+        return Some(vec![base..next]);
+    }
+    let records = decode_records(batch, max_unpacked).ok()?;
+    let offsets = records.iter().map(|it| base + i64::from(it.offset_delta));
+    Some(offsets.map(|it| it..it.saturating_add(1)).collect())
+}
+
+fn add(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        _ if run.is_empty() => {}
+        Some(last) if last.end == run.start => last.end = run.end,
+        Some(_) | None => runs.push(run),
+    }
+}
+
 /// A batch is due with the last of its records.
 fn latest_due(batch: &Bytes, rules: Rules) -> i64 {
     if rules.due_by.is_none() {
@@ -118,8 +175,11 @@ fn latest_due(batch: &Bytes, rules: Rules) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use talweg_batch::{BatchBuilder, Encoders, compact, stamp_prefix};
     use talweg_proto::v1::{FetchedRecord, Header, PartitionPosition};
-    use talweg_types::{PartitionIndex, TopicId, TopicPartition};
+    use talweg_types::{
+        Compression, LeaderEpoch, Offset, PartitionIndex, TimestampMs, TopicId, TopicPartition,
+    };
 
     fn frame(dues: &[i64]) -> Frame {
         let records: Vec<FetchedRecord> = dues
@@ -174,6 +234,41 @@ mod tests {
             expected
         );
         assert_eq!(waits, None);
+    }
+
+    /// Offsets 40, 41 and 43: what compaction leaves of four records.
+    fn compacted() -> Bytes {
+        let mut builder = BatchBuilder::new(Compression::None);
+        for _ in 0..4 {
+            let pushed = builder.push(TimestampMs(1), None, Some(b"v"), []);
+            pushed.expect("a record");
+        }
+        let batch = builder.build().expect("a batch");
+        let header = BatchHeader::parse(&batch).expect("a header");
+        let prefix = stamp_prefix(&header, Offset(40), LeaderEpoch(3));
+        let batch = Bytes::from([&prefix[..], &batch[prefix.len()..]].concat());
+        let header = BatchHeader::parse(&batch).expect("a header");
+        let mut kept = decode_records(&batch, 1 << 20).expect("records");
+        kept.remove(2);
+        compact::with_records(&header, &kept, None, &mut Encoders::default()).expect("a batch")
+    }
+
+    #[test]
+    fn holes_part_what_was_sent() {
+        // 10, 12, 14.
+        assert_eq!(runs(&frame(&[0, 0, 0]), 0), [10..11, 12..13, 14..15]);
+        let mut batches = frame(&[]);
+        batches.next_offset = 50;
+        batches.payload = Payload::Batches {
+            bytes: compacted(),
+            first_offset: 41,
+        };
+        assert_eq!(runs(&batches, 1 << 20), [41..42, 43..44]);
+        batches.payload = Payload::Batches {
+            bytes: Bytes::from_static(b"what is this"),
+            first_offset: 41,
+        };
+        assert_eq!(runs(&batches, 1 << 20), [41..50], "as a whole");
     }
 
     #[test]

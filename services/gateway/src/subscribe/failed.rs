@@ -1,6 +1,7 @@
 //! Copies of failed records: to a retry topic with a due time, or to the
 //! dead-letter topic. A copy carries an idempotency key made of the record's
-//! first place and its attempts, so that one made twice is stored once.
+//! first place and its attempts, so that one made twice is stored once. A record
+//! that compaction or retention took meanwhile cannot be copied and counts as passed.
 
 use super::{
     core::{Copy, Destination},
@@ -14,7 +15,7 @@ use talweg_client::{
     Again, FetchStart, Fetcher, FetcherConfig,
     backoff::Backoff,
     clock::Clock,
-    fetch::{Data, FetchEvent},
+    fetch::{Data, FetchEvent, StartAt},
     view::TopicView,
 };
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -22,7 +23,7 @@ use talweg_proto::{
     controller::v1::{
         EnsureDerivedTopicRequest, controller_service_client::ControllerServiceClient,
     },
-    v1::{self, FetchedRecord, Header},
+    v1::{self, FetchedRecord, Header, error_detail::Details},
 };
 use talweg_types::{TopicId, limits};
 use tokio::time::timeout;
@@ -39,8 +40,8 @@ const JITTER: f64 = 0.2;
 /// Makes a copy; the offset after the record that was copied.
 ///
 /// # Errors
-/// What stands in the way for good: NAME_CONFLICT, RECORD_TOO_LARGE, a record that
-/// is gone, PARTITION_PAUSED where attempts are used up and there are no dead letters.
+/// What stands in the way for good: NAME_CONFLICT, RECORD_TOO_LARGE,
+/// OFFSET_OUT_OF_RANGE where any record from a place on would do, PARTITION_PAUSED where attempts are used up and there are no dead letters.
 pub async fn copy(
     node: Arc<Node>,
     options: Arc<MemberOptions>,
@@ -66,7 +67,16 @@ async fn copy_once(node: &Node, options: &MemberOptions, copy: &Copy) -> Result<
         .topic(copy.at.topic_id)
         .cloned()
         .ok_or_else(|| talweg_client::view::unknown(&copy.at.topic_id))?;
-    let record = read(node, options, &topic, copy).await?;
+    let record = match read(node, options, &topic, copy).await? {
+        Read::Record(record) => record,
+        Read::Gone(offset) => {
+            node.metrics.failed_records_gone.inc();
+            let name = &topic.topic.name;
+            tracing::warn!(topic = %name, partition = copy.at.partition.0, offset,
+                "a failed record is gone and counts as passed");
+            return Ok(offset.saturating_add(1));
+        }
+    };
     let retry = derived::is_retry_of(&topic, &options.group);
     let name = &topic.topic.name;
     let mut origin = Origin::of(name, copy.at.partition.0, retry, &record);
@@ -102,13 +112,60 @@ async fn copy_once(node: &Node, options: &MemberOptions, copy: &Copy) -> Result<
     Ok(next)
 }
 
+/// What there is to copy.
+#[derive(Clone, PartialEq, Debug)]
+enum Read {
+    Record(FetchedRecord),
+    /// The record of this offset is not in the log any more.
+    Gone(i64),
+}
+
+/// What a reader heard, if that says it: pure.
+fn heard(copy: &Copy, event: FetchEvent) -> Option<Result<Read, Refusal>> {
+    let exact = match copy.start {
+        StartAt::Offset(offset) if copy.exact => Some(offset),
+        _ => None,
+    };
+    match event {
+        FetchEvent::Data(data) => {
+            let Data::Records(records) = data.data else {
+                return None;
+            };
+            match (records.into_iter().next(), exact) {
+                (Some(record), Some(offset)) if record.offset > offset => {
+                    Some(Ok(Read::Gone(offset)))
+                }
+                (Some(record), _) => Some(Ok(Read::Record(record))),
+                (None, _) => gone_below(exact, data.position.next_offset),
+            }
+        }
+        FetchEvent::Started(position) | FetchEvent::Position(position) => {
+            gone_below(exact, position.next_offset)
+        }
+        FetchEvent::Stopped { refusal, .. } => {
+            let start = match &refusal.details {
+                Some(Details::Bounds(bounds)) if refusal.code == ErrorCode::OffsetOutOfRange => {
+                    bounds.log_start_offset
+                }
+                _ => return Some(Err(refusal)),
+            };
+            gone_below(exact, start).or(Some(Err(refusal)))
+        }
+    }
+}
+
+/// Nothing below `next` is left.
+fn gone_below(exact: Option<i64>, next: i64) -> Option<Result<Read, Refusal>> {
+    exact.filter(|it| *it < next).map(|it| Ok(Read::Gone(it)))
+}
+
 /// The record itself, as a thin client sees it.
 async fn read(
     node: &Node,
     options: &MemberOptions,
     topic: &TopicView,
     copy: &Copy,
-) -> Result<FetchedRecord, Refusal> {
+) -> Result<Read, Refusal> {
     let config = FetcherConfig {
         form: v1::Form::Records,
         isolation: options.reading.isolation,
@@ -125,16 +182,8 @@ async fn read(
     let mut fetcher = Fetcher::open(&own.client, config, vec![start]).await?;
     let first = async {
         loop {
-            match fetcher.next().await {
-                FetchEvent::Data(data) => {
-                    if let Data::Records(records) = data.data
-                        && let Some(record) = records.into_iter().next()
-                    {
-                        return Ok(record);
-                    }
-                }
-                FetchEvent::Stopped { refusal, .. } => return Err(refusal),
-                FetchEvent::Started(_) | FetchEvent::Position(_) => {}
+            if let Some(read) = heard(copy, fetcher.next().await) {
+                return read;
             }
         }
     };
@@ -235,6 +284,69 @@ async fn ensure(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use talweg_client::fetch::FetchData;
+    use talweg_types::{PartitionIndex, TopicPartition};
+
+    fn copy_of(exact: bool) -> Copy {
+        Copy {
+            at: TopicPartition {
+                topic_id: TopicId::NIL,
+                partition: PartitionIndex(0),
+            },
+            generation: 1,
+            start: StartAt::Offset(5),
+            exact,
+            to: Destination::Retry,
+            reason: String::new(),
+        }
+    }
+
+    fn data(offset: i64) -> FetchEvent {
+        FetchEvent::Data(FetchData {
+            partition: copy_of(true).at,
+            position: v1::PartitionPosition {
+                next_offset: offset + 1,
+                ..Default::default()
+            },
+            data: Data::Records(vec![FetchedRecord {
+                offset,
+                ..Default::default()
+            }]),
+            payload_bytes: 1,
+            records: 1,
+            last_epoch: Some(1),
+        })
+    }
+
+    /// Story: compaction or retention takes a record while it is being tried. The
+    /// one behind it is not copied in its place.
+    #[test]
+    fn only_the_record_that_failed_is_copied() {
+        let gone = Some(Ok(Read::Gone(5)));
+        let (one, any) = (copy_of(true), copy_of(false));
+        assert!(matches!(heard(&one, data(5)), Some(Ok(Read::Record(it))) if it.offset == 5));
+        assert_eq!(heard(&one, data(7)), gone);
+        assert!(matches!(heard(&any, data(7)), Some(Ok(Read::Record(it))) if it.offset == 7));
+        let position = |next_offset| {
+            FetchEvent::Position(v1::PartitionPosition {
+                next_offset,
+                ..Default::default()
+            })
+        };
+        assert_eq!(heard(&one, position(5)), None);
+        assert_eq!(
+            heard(&one, position(6)),
+            gone,
+            "no record follows it either"
+        );
+        assert_eq!(heard(&any, position(6)), None);
+        let stopped = || FetchEvent::Stopped {
+            partition: one.at,
+            refusal: Refusal::new(ErrorCode::OffsetOutOfRange, "gone").with_bounds(20, 90),
+        };
+        assert_eq!(heard(&one, stopped()), gone);
+        assert!(matches!(heard(&any, stopped()), Some(Err(_))));
+    }
 
     #[test]
     fn due_times_are_jittered_by_a_fifth() {

@@ -102,18 +102,26 @@ impl MemberOptions {
         self.topics.contains(name) || pattern.is_some_and(matches)
     }
 
-    /// What the coordinator is told: with the group's retry topics, as they are now.
-    pub fn profile(&self, view: &View) -> MemberProfile {
-        let mut profile = self.profile.clone();
+    /// The member's topics with the group's retry topics of them, as they are now.
+    pub fn topics(&self, view: &View) -> Vec<String> {
+        let mut topics = self.profile.topics.clone();
         let retries = derived::retry_topics(view, &self.group, |topic| self.wants(topic));
-        let room = limits::SUBSCRIBED_TOPICS_MAX.saturating_sub(profile.topics.len());
-        profile.topics.extend(
+        let room = limits::SUBSCRIBED_TOPICS_MAX.saturating_sub(topics.len());
+        topics.extend(
             retries
                 .into_iter()
                 .filter(|name| !self.topics.contains(name))
                 .take(room),
         );
-        profile
+        topics
+    }
+
+    /// What the coordinator is told of a member with these topics.
+    pub fn profile(&self, topics: Vec<String>) -> MemberProfile {
+        MemberProfile {
+            topics,
+            ..self.profile.clone()
+        }
     }
 }
 
@@ -391,6 +399,6 @@ mod tests {
         open.topics.clear();
         open.pattern = "ord.*".into();
         let (options, _) = MemberOptions::check(open, &view).expect("opens");
-        assert_eq!(options.profile(&view).topics, ["orders.g.retry.1"]);
+        assert_eq!(options.topics(&view), ["orders.g.retry.1"]);
     }
 }

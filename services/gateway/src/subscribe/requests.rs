@@ -24,8 +24,12 @@ impl Who {
         }
     }
 
-    /// `profile` is asked for where the member joins again.
-    pub fn event(self, request: Request, profile: impl FnOnce() -> MemberProfile) -> Event {
+    /// `profile` is asked for where the member joins again, with these topics.
+    pub fn event(
+        self,
+        request: Request,
+        profile: impl FnOnce(Vec<String>) -> MemberProfile,
+    ) -> Event {
         match request {
             Request::Heartbeat => Event::Heartbeat(self.caller()),
             Request::Leave => Event::Leave(self.caller()),
@@ -36,10 +40,10 @@ impl Who {
                 seek,
                 offsets,
             }),
-            Request::Rejoin => Event::Join(JoinEvent {
+            Request::Rejoin(topics) => Event::Join(JoinEvent {
                 new_member_id: member_bytes(self.member),
                 claim: member_bytes(self.member),
-                profile: Some(profile()),
+                profile: Some(profile(topics)),
             }),
         }
     }

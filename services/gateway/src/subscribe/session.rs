@@ -6,14 +6,14 @@
 
 use super::{
     core::{Answer, Copy, Core, Effect, Event, Request},
-    cut::{Rules, cut},
+    cut::{Rules, cut, runs},
     derived, failed,
     open::MemberOptions,
     requests::{self, Who},
 };
 use crate::{
     fetch::{
-        outgoing::{Frame as DataFrame, Payload},
+        outgoing::Frame as DataFrame,
         readers::Reader,
         reading::{Due, Heard, Reading, Sent},
     },
@@ -74,8 +74,6 @@ pub struct Session {
     effects: VecDeque<Effect>,
     asking: Option<Asking>,
     copies: FuturesUnordered<Copying>,
-    /// The topics of the newest join.
-    joined: Vec<String>,
     views: watch::Receiver<u64>,
     drain: Option<Drain>,
     stops: watch::Receiver<Option<Drain>>,
@@ -105,8 +103,8 @@ impl Session {
         let views = node.view.changes();
         let view = node.view.get();
         let (options, credit) = MemberOptions::check(open, &view)?;
-        let profile = options.profile(&view);
-        let joined = profile.topics.clone();
+        let topics = options.topics(&view);
+        let profile = options.profile(topics.clone());
         let (registered, member, first_view) = join_or_go(&node, &options, profile).await?;
         let names = {
             let views = node.view.clone();
@@ -117,7 +115,7 @@ impl Session {
             }
         };
         let now = node.clock.now_ms();
-        let mut core = Core::new(options.core.clone(), Arc::new(names), now);
+        let mut core = Core::new(options.core.clone(), topics, Arc::new(names), now);
         let epoch = first_view.member_epoch;
         let effects = core.step(now, Event::View(first_view)).into();
         let mut session = Self {
@@ -131,7 +129,6 @@ impl Session {
             effects,
             asking: None,
             copies: FuturesUnordered::new(),
-            joined,
             views,
             drain: None,
             closed: None,
@@ -319,12 +316,8 @@ impl Session {
 
     /// The group may have more retry topics now.
     fn on_new_view(&mut self) {
-        let topics = self.options.profile(&self.node.view.get()).topics;
-        if topics != self.joined {
-            self.joined = topics;
-            self.core.rejoin();
-            self.step(Event::Tick);
-        }
+        let topics = self.options.topics(&self.node.view.get());
+        self.step(Event::Topics(topics));
     }
 
     // The leaders
@@ -376,12 +369,10 @@ impl Session {
 
     async fn send_frame(&mut self, frame: DataFrame) -> Result<(), Ended> {
         let at = frame.partition;
-        let (frame, not_due) = cut(frame, self.rules(at));
+        let rules = self.rules(at);
+        let (frame, not_due) = cut(frame, rules);
         if let Some(frame) = frame {
-            let from = match &frame.payload {
-                Payload::Batches { first_offset, .. } => *first_offset,
-                Payload::Records(records) => records.first().map_or(0, |it| it.offset),
-            };
+            let runs = runs(&frame, rules.max_unpacked);
             let (to, epoch) = (frame.next_offset, frame.last_epoch);
             match self.reading.send(frame) {
                 Some(Sent::Records(records)) => self.send(Frame::Records(records)).await?,
@@ -390,7 +381,7 @@ impl Session {
             }
             self.step(Event::Sent {
                 at,
-                from,
+                runs,
                 to,
                 epoch,
             });
@@ -471,7 +462,7 @@ impl Session {
     }
 
     fn ask(&mut self, request: Request) {
-        let profile = || self.options.profile(&self.node.view.get());
+        let profile = |topics| self.options.profile(topics);
         let event = self.who().event(request, profile);
         let coordinators = self.node.coordinators.clone();
         let group = self.options.group.clone();
@@ -517,7 +508,7 @@ async fn last_words(
     in_flight: &[TopicPartition],
 ) {
     if let Some(store) = store {
-        let event = who.event(store, Default::default);
+        let event = who.event(store, |_| Default::default());
         let stored = coordinators.request(group, event, LAST_WORDS).await;
         tracing::debug!(ok = stored.is_ok(), "last acknowledgements of a stream");
     }

@@ -4,6 +4,8 @@ use crate::http::reply::Failure;
 use axum::{extract::FromRequestParts, http::request::Parts};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use std::collections::BTreeSet;
+use talweg_batch::murmur2;
 use talweg_proto::coordinator::v1::{Caller, MemberKind};
 use talweg_types::MemberId;
 
@@ -21,7 +23,12 @@ pub enum Said {
     /// A member is to be made.
     New,
     /// A token of an earlier answer.
-    Token { member: Bytes, epoch: i32 },
+    Token {
+        member: Bytes,
+        epoch: i32,
+        /// Which topics the member has, see [`mark_of`]; absent from earlier versions.
+        topics: Option<u32>,
+    },
 }
 
 /// A member of this surface.
@@ -41,11 +48,16 @@ impl Said {
         }
         let odd = || Failure::invalid("X-Member-Id", "no member token of an earlier answer");
         let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| odd())?;
-        let (member, epoch) = bytes.split_at_checked(16).ok_or_else(odd)?;
-        let epoch = <[u8; 4]>::try_from(epoch).map_err(|_| odd())?;
+        let (member, rest) = bytes.split_first_chunk::<16>().ok_or_else(odd)?;
+        let (epoch, rest) = rest.split_first_chunk::<4>().ok_or_else(odd)?;
+        let topics = match rest {
+            [] => None,
+            rest => Some(<[u8; 4]>::try_from(rest).map_err(|_| odd())?),
+        };
         Ok(Self::Token {
             member: Bytes::copy_from_slice(member),
-            epoch: i32::from_be_bytes(epoch),
+            epoch: i32::from_be_bytes(*epoch),
+            topics: topics.map(u32::from_be_bytes),
         })
     }
 
@@ -62,7 +74,7 @@ impl Said {
                 epoch: None,
                 kind: MemberKind::Http,
             },
-            Self::Token { member, epoch } => Member {
+            Self::Token { member, epoch, .. } => Member {
                 kind: match *member == shared {
                     true => MemberKind::HttpShared,
                     false => MemberKind::Http,
@@ -70,6 +82,16 @@ impl Said {
                 id: member.clone(),
                 epoch: Some(*epoch),
             },
+        }
+    }
+
+    /// The member has its topics already, and they are not these.
+    pub fn has_others_than(&self, topics: &[String]) -> bool {
+        match self {
+            Self::Token {
+                topics: Some(mark), ..
+            } => *mark != mark_of(topics),
+            Self::Token { topics: None, .. } | Self::Nothing | Self::New => false,
         }
     }
 
@@ -81,7 +103,7 @@ impl Said {
                 "X-Member-Id",
                 "a new member has read nothing",
             )),
-            Self::Token { member, epoch } => Ok(Some(Caller {
+            Self::Token { member, epoch, .. } => Ok(Some(Caller {
                 member_id: member.clone(),
                 member_epoch: *epoch,
             })),
@@ -89,9 +111,17 @@ impl Said {
     }
 }
 
-/// The token of a member in this epoch.
-pub fn token(member: &[u8], epoch: i32) -> String {
-    URL_SAFE_NO_PAD.encode([member, &epoch.to_be_bytes()].concat())
+/// The token of a member in this epoch, with these topics.
+pub fn token(member: &[u8], epoch: i32, topics: &[String]) -> String {
+    let mark = mark_of(topics).to_be_bytes();
+    URL_SAFE_NO_PAD.encode([member, &epoch.to_be_bytes(), &mark].concat())
+}
+
+/// Tells one set of topics from another, whatever their order.
+fn mark_of(topics: &[String]) -> u32 {
+    let topics: BTreeSet<&str> = topics.iter().map(String::as_str).collect();
+    let names: Vec<&str> = topics.into_iter().collect();
+    murmur2(names.join("\0").as_bytes())
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Said {
@@ -114,20 +144,37 @@ mod tests {
 
     #[test]
     fn tokens_come_back_and_nothing_else_passes() {
-        let said = Said::parse(&token(&[7; 16], 9)).expect("a token");
+        let said = Said::parse(&token(&[7; 16], 9, &[])).expect("a token");
         let expected = Member {
             id: vec![7; 16].into(),
             epoch: Some(9),
             kind: MemberKind::Http,
         };
         assert_eq!(said.member(), expected);
-        let shared = Said::parse(&token(&SHARED, 3)).expect("a token");
+        let shared = Said::parse(&token(&SHARED, 3, &[])).expect("a token");
         assert_eq!(shared.member().kind, MemberKind::HttpShared);
         assert_eq!(Said::Nothing.member().id, shared.member().id);
         assert_eq!(Said::parse("new").expect("new"), Said::New);
-        for odd in ["", "x", "AAAA", &token(&[1; 15], 3), &token(&[1; 17], 3)] {
+        let (short, long) = (token(&[1; 15], 3, &[]), token(&[1; 17], 3, &[]));
+        for odd in ["", "x", "AAAA", &short, &long] {
             assert!(Said::parse(odd).is_err(), "{odd:?}");
         }
         assert!(Said::New.caller().is_err());
+        let earlier = URL_SAFE_NO_PAD.encode([&[7; 16][..], &9_i32.to_be_bytes()].concat());
+        let earlier = Said::parse(&earlier).expect("a token of an earlier version");
+        assert_eq!(earlier.member(), expected);
+        assert!(!earlier.has_others_than(&["t".to_owned()]), "nobody knows");
+    }
+
+    /// Story: a member that polled one topic asks for another one.
+    #[test]
+    fn a_token_knows_the_topics_of_its_member() {
+        let topics =
+            |names: &[&str]| -> Vec<String> { names.iter().map(|it| (*it).into()).collect() };
+        let said = Said::parse(&token(&[7; 16], 9, &topics(&["a", "b"]))).expect("a token");
+        assert!(!said.has_others_than(&topics(&["b", "a", "a"])));
+        assert!(said.has_others_than(&topics(&["a"])));
+        assert!(said.has_others_than(&topics(&["ab"])));
+        assert!(!Said::Nothing.has_others_than(&topics(&["a"])));
     }
 }

@@ -18,10 +18,11 @@ use talweg_client::{
     fetch::{Data, FetchEvent},
     payload::fetched_record_bytes,
 };
+use talweg_kit::errors::ErrorCode;
 use talweg_proto::{
     coordinator::v1::{
-        DeliveryMode, JoinEvent, MemberProfile, MemberView, PartitionOffset, PollEvent,
-        ReturnedEvent, converse_request::Event, converse_response::What,
+        AssignedPartition, DeliveryMode, JoinEvent, MemberProfile, MemberView, PartitionOffset,
+        PollEvent, ReturnedEvent, converse_request::Event, converse_response::What,
     },
     v1::{self, error_detail::Details},
 };
@@ -81,8 +82,8 @@ async fn poll(
     let member = said.member();
     let asked = Instant::now();
     let view = held(state, group, said, &member, &query, asked).await?;
-    let starts = starts(state, &view, &query);
-    let mut found = Found::new(starts);
+    let (starts, held_back) = starts(state, &view, &query);
+    let mut found = Found::new(starts, held_back);
     found.read(state, &query, asked).await?;
     returned(state, group, &member, &view, &found).await?;
     let positions: Vec<Value> = found
@@ -97,7 +98,8 @@ async fn poll(
         "records": found.records,
         "positions": positions,
         "gaps": found.gaps,
-        "member": token(&member.id, view.member_epoch),
+        "errors": found.errors,
+        "member": token(&member.id, view.member_epoch, &query.topics),
     })))
 }
 
@@ -117,6 +119,40 @@ fn view_of(what: What) -> Result<MemberView, Refusal> {
     }
 }
 
+fn profile(member: &Member, query: &PollQuery) -> MemberProfile {
+    MemberProfile {
+        kind: member.kind.into(),
+        topics: query.topics.clone(),
+        client_id: "http".into(),
+        session_timeout_ms: limits::MEMBER_SESSION_MS_DEFAULT_HTTP,
+        // Nobody here copies dead letters; the partition pauses instead.
+        no_dead_letters: true,
+        ..Default::default()
+    }
+}
+
+/// The member joins again with other topics. What it keeps goes on after what was
+/// last returned, which the coordinator forgets with a join.
+async fn with_other_topics(
+    state: &HttpState,
+    group: &str,
+    member: &Member,
+    query: &PollQuery,
+) -> Result<(MemberView, Vec<PartitionOffset>), Refusal> {
+    let poll = Event::Poll(PollEvent {
+        member_id: member.id.clone(),
+        member_epoch: member.epoch,
+    });
+    let before = view_of(ask(state, group, poll).await?)?;
+    let join = Event::Join(JoinEvent {
+        new_member_id: member.id.clone(),
+        claim: member.id.clone(),
+        profile: Some(profile(member, query)),
+    });
+    let now = view_of(ask(state, group, join).await?)?;
+    Ok((now, before.positions))
+}
+
 /// What the member holds now; a new one waits a moment for its share.
 async fn held(
     state: &HttpState,
@@ -127,21 +163,20 @@ async fn held(
     asked: Instant,
 ) -> Result<MemberView, Refusal> {
     let own = matches!(said, Said::Token { .. }) && member.epoch.is_some();
+    let mut kept = Vec::new();
     let mut view = if own && !is_shared(member) {
-        None
+        if said.has_others_than(&query.topics) {
+            let (now, positions) = with_other_topics(state, group, member, query).await?;
+            kept = positions;
+            Some(now)
+        } else {
+            None
+        }
     } else {
         let join = Event::Join(JoinEvent {
             new_member_id: member.id.clone(),
             claim: Default::default(),
-            profile: Some(MemberProfile {
-                kind: member.kind.into(),
-                topics: query.topics.clone(),
-                client_id: "http".into(),
-                session_timeout_ms: limits::MEMBER_SESSION_MS_DEFAULT_HTTP,
-                // Nobody here copies dead letters; the partition pauses instead.
-                no_dead_letters: true,
-                ..Default::default()
-            }),
+            profile: Some(profile(member, query)),
         });
         Some(view_of(ask(state, group, join).await?)?)
     };
@@ -155,7 +190,9 @@ async fn held(
             member_id: member.id.clone(),
             member_epoch: epoch,
         });
-        let now = view_of(ask(state, group, poll).await?)?;
+        let mut now = view_of(ask(state, group, poll).await?)?;
+        // Before: what the coordinator knows comes later and wins.
+        now.positions.splice(..0, kept.iter().cloned());
         let fresh = view.is_some();
         if !now.assigned.is_empty() || !fresh || Instant::now() + ASK_AGAIN >= until {
             return Ok(now);
@@ -181,27 +218,31 @@ struct Part {
     stopped: bool,
 }
 
+/// Where to read, and why nothing is read of the others.
 fn starts(
     state: &HttpState,
     view: &MemberView,
     query: &PollQuery,
-) -> BTreeMap<TopicPartition, Part> {
+) -> (BTreeMap<TopicPartition, Part>, Vec<Value>) {
     let topics = state.view.get();
     let returned: BTreeMap<TopicPartition, i64> = view
         .positions
         .iter()
         .filter_map(|it| Some((partition_at(&it.topic_id, it.partition)?, it.offset)))
         .collect();
-    let parts = view.assigned.iter().filter_map(|given| {
-        let at = partition_at(&given.topic_id, given.partition)?;
-        let topic = topics.topic(at.topic_id)?.topic.name.clone();
+    let (mut parts, mut held_back) = (BTreeMap::new(), Vec::new());
+    for given in &view.assigned {
+        let Some(at) = partition_at(&given.topic_id, given.partition) else {
+            continue;
+        };
+        let topic = topics.topic(at.topic_id).map(|it| it.topic.name.clone());
+        let Some(topic) = topic.filter(|it| query.topics.contains(it)) else {
+            continue;
+        };
         let mode = DeliveryMode::try_from(given.delivery).unwrap_or(DeliveryMode::Unspecified);
-        let sends = matches!(
-            mode,
-            DeliveryMode::Unspecified | DeliveryMode::Normal | DeliveryMode::OneByOne
-        );
-        if !query.topics.contains(&topic) || !sends {
-            return None;
+        if matches!(mode, DeliveryMode::DeadLetter | DeliveryMode::Paused) {
+            held_back.push(error_of(&topic, given.partition, &paused(given)));
+            continue;
         }
         let said = query.positions.get(&(topic.clone(), given.partition));
         let next = said
@@ -217,9 +258,25 @@ fn starts(
             one: mode == DeliveryMode::OneByOne,
             stopped: false,
         };
-        Some((at, part))
-    });
-    parts.collect()
+        parts.insert(at, part);
+    }
+    (parts, held_back)
+}
+
+fn paused(given: &AssignedPartition) -> Refusal {
+    let why = format!(
+        "members were lost {} times at the next record ({}); nothing is sent until a seek or a reset",
+        given.attempts, given.reason
+    );
+    Refusal::new(ErrorCode::PartitionPaused, why)
+}
+
+/// An element of `errors`.
+fn error_of(topic: &str, partition: u32, refusal: &Refusal) -> Value {
+    let mut error = refusal.json();
+    error["topic"] = topic.into();
+    error["partition"] = partition.into();
+    error
 }
 
 /// What a poll found.
@@ -227,16 +284,19 @@ struct Found {
     parts: BTreeMap<TopicPartition, Part>,
     records: Vec<Value>,
     gaps: Vec<Value>,
+    /// Partitions of which nothing more comes.
+    errors: Vec<Value>,
     bytes: usize,
     full: bool,
 }
 
 impl Found {
-    fn new(parts: BTreeMap<TopicPartition, Part>) -> Self {
+    fn new(parts: BTreeMap<TopicPartition, Part>, errors: Vec<Value>) -> Self {
         Self {
             parts,
             records: Vec::new(),
             gaps: Vec::new(),
+            errors,
             bytes: 0,
             full: false,
         }
@@ -359,8 +419,8 @@ impl Found {
         true
     }
 
-    /// What retention took is said and passed over; other failures are answers only
-    /// where there is nothing else to answer.
+    /// What retention took is said and passed over; other failures stand beside the
+    /// records of other partitions, and are the answer where there is nothing else.
     async fn on_stopped(
         &mut self,
         at: TopicPartition,
@@ -387,6 +447,8 @@ impl Found {
             return Ok(fetcher.add(vec![start]).await?);
         }
         part.stopped = true;
+        let error = error_of(&part.topic, part.partition, &refusal);
+        self.errors.push(error);
         let others = self.parts.values().any(|part| !part.stopped);
         if self.records.is_empty() && !others {
             return Err(refusal.into());
@@ -423,4 +485,47 @@ async fn returned(
         next,
     });
     ask(state, group, event).await.map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use talweg_types::{PartitionIndex, TopicId};
+
+    /// Story: of two partitions one cannot be read. The records of the other one do
+    /// not hide that; alone, it is the answer.
+    #[tokio::test]
+    async fn a_stopped_partition_is_said_beside_records() {
+        let at = |partition| TopicPartition {
+            topic_id: TopicId::NIL,
+            partition: PartitionIndex(partition),
+        };
+        let part = |partition| Part {
+            topic: "t".into(),
+            partition,
+            start: StartAt::Offset(5),
+            next: Some(5),
+            end: None,
+            one: false,
+            stopped: false,
+        };
+        let parts = [(at(0), part(0)), (at(1), part(1))];
+        let mut found = Found::new(parts.into(), Vec::new());
+        let damaged = || Refusal::new(ErrorCode::DataDamaged, "cannot be read");
+        let client = talweg_client::Client::connect(["http://127.0.0.1:1"], Default::default());
+        let client = client.expect("an address");
+        let config = FetcherConfig::default();
+        let mut fetcher = Fetcher::open(&client, config, Vec::new())
+            .await
+            .expect("opens");
+        let stopped = found.on_stopped(at(1), damaged(), &mut fetcher).await;
+        assert!(stopped.is_ok(), "the other one goes on");
+        let error = &found.errors[0];
+        assert_eq!(
+            (&error["topic"], &error["partition"], &error["code"]),
+            (&json!("t"), &json!(1), &json!("DATA_DAMAGED"))
+        );
+        let stopped = found.on_stopped(at(0), damaged(), &mut fetcher).await;
+        assert!(stopped.is_err(), "nothing is left to answer");
+    }
 }

@@ -3,6 +3,7 @@
 use super::{
     Ask, Core, Effect, Hold, Part, Request,
     commits::{Item, Waiting},
+    fault::{Fault, planted},
     part::Want,
 };
 use crate::groups::partition_at;
@@ -120,15 +121,19 @@ impl Core {
             ));
         }
         let part = self.parts.get(&at).ok_or_else(|| not_owned(at))?;
-        let sent = part.next.unwrap_or(0);
-        if (0..=sent).contains(&position.offset) {
+        let low = part.committed.unwrap_or(0);
+        let Some(sent) = part.next else {
+            let why = format!("nothing of partition {} is sent yet", at.partition);
+            return Err(Refusal::new(ErrorCode::OffsetOutOfRange, why).with_bounds(low, low));
+        };
+        let unchecked = planted(Fault::UnsentStored);
+        if unchecked || (0..=sent).contains(&position.offset) {
             return Ok(());
         }
         let why = format!(
             "offset {} of partition {} is beyond {sent}, the next that is sent",
             position.offset, at.partition
         );
-        let low = part.committed.unwrap_or(0);
         Err(Refusal::new(ErrorCode::OffsetOutOfRange, why).with_bounds(low, sent))
     }
 
@@ -222,6 +227,7 @@ impl Part {
         self.move_to(StartAt::Offset(offset));
         self.attempts.clear();
         self.sought = true;
+        self.unproven = true;
         self.buried = false;
         if told {
             self.want = Some(Want {

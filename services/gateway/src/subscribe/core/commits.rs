@@ -1,6 +1,10 @@
 //! What is stored: explicit commits in order, acknowledgements as they add up.
 
-use super::{Answer, Asked, Core, Part, Request, client::not_owned};
+use super::{
+    Answer, Asked, Core, Hold, Part, Request,
+    client::not_owned,
+    fault::{Fault, planted},
+};
 use crate::groups::id_bytes;
 use std::collections::{BTreeSet, VecDeque};
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -71,10 +75,9 @@ impl Core {
         let seek = items.iter().any(|item| {
             part(item).is_some_and(|part| part.sought && part.generation == item.generation)
         });
-        let offsets = items.iter().map(|item| {
-            let epoch = part(item).map_or(-1, |part| part.spans.epoch_before(item.offset));
-            commit_offset(item.at, item.offset, epoch, item.metadata.clone())
-        });
+        let offsets = items
+            .iter()
+            .map(|item| commit_offset(item.at, item.offset, part(item), item.metadata.clone()));
         let offsets = offsets.collect();
         Some((Request::Commit { seek, offsets }, Asked::Commit))
     }
@@ -89,6 +92,13 @@ impl Core {
             };
             if let Some(refusal) = part.below_stored(item.at, item.offset, item.generation) {
                 return Fate::Refused(refusal);
+            }
+            if item.generation < part.moved_generation && !part.sought {
+                let why = format!(
+                    "partition {} was moved after this commit, and where to is stored",
+                    item.at.partition
+                );
+                return Fate::Refused(Refusal::new(ErrorCode::BelowCommitted, why));
             }
             if let Some(stuck) = part.stuck_below(item.offset) {
                 let why = format!(
@@ -110,18 +120,13 @@ impl Core {
             return None;
         }
         let (mut acks, mut offsets, mut seek) = (Vec::new(), Vec::new(), false);
-        for (at, part) in &mut self.parts {
+        for (at, part) in &self.parts {
             let Some(want) = &part.want else { continue };
             if acks.len() == limits::COMMIT_OFFSETS_MAX {
                 break;
             }
-            let epoch = part.spans.epoch_before(want.offset);
-            offsets.push(commit_offset(
-                *at,
-                want.offset,
-                epoch,
-                want.metadata.clone(),
-            ));
+            let metadata = want.metadata.clone();
+            offsets.push(commit_offset(*at, want.offset, Some(part), metadata));
             acks.push((*at, want.offset, part.generation));
             seek |= part.sought;
         }
@@ -195,6 +200,9 @@ impl Core {
                 continue;
             }
             part.want = None;
+            if part.must_be_saved() {
+                part.hold = Some(Hold::Sought);
+            }
             self.tell_refused(*at, &refusal);
         }
     }
@@ -227,6 +235,7 @@ impl Part {
         generation: u64,
     ) -> Option<Refusal> {
         let sought = self.sought && generation == self.generation;
+        let sought = sought || planted(Fault::StepsBack);
         let stored = self
             .committed
             .filter(|stored| !sought && *stored > offset)?;
@@ -242,6 +251,8 @@ impl Part {
             return;
         }
         self.committed = Some(offset);
+        // After a gap what was on its way may lie before it.
+        self.unsaved &= self.done.is_some_and(|done| offset < done);
         self.sought &= generation != self.generation;
         let same = generation == self.generation;
         if self
@@ -254,14 +265,20 @@ impl Part {
     }
 }
 
-fn commit_offset(at: TopicPartition, offset: i64, epoch: i32, metadata: String) -> CommitOffset {
+fn commit_offset(
+    at: TopicPartition,
+    offset: i64,
+    part: Option<&Part>,
+    metadata: String,
+) -> CommitOffset {
     CommitOffset {
         topic_id: id_bytes(at.topic_id),
         partition: at.partition.0,
         offset,
-        leader_epoch: epoch,
+        leader_epoch: part.map_or(-1, |part| part.spans.epoch_at(offset)),
         metadata,
-        delivered: true,
+        // Where a seek may have gone beyond the log, the coordinator asks its leader.
+        delivered: part.is_some_and(|part| !part.unproven || planted(Fault::SoughtIsDelivered)),
     }
 }
 

@@ -1,6 +1,11 @@
 //! Records that failed, and partitions that leaders serve no more.
 
-use super::{Core, Effect, Hold, client::not_owned, part::Failed, part::Want};
+use super::{
+    Core, Effect, Hold,
+    client::not_owned,
+    fault::{Fault, planted},
+    part::{Failed, Want},
+};
 use crate::groups::{id_bytes, partition_at};
 use talweg_client::fetch::StartAt;
 use talweg_kit::errors::{ErrorCode, Refusal};
@@ -32,6 +37,8 @@ pub struct Copy {
     pub generation: u64,
     /// The record; or the first one from here on.
     pub start: StartAt,
+    /// The record at `start` and no other: the member had it and says that it failed.
+    pub exact: bool,
     pub to: Destination,
     pub reason: String,
 }
@@ -103,12 +110,18 @@ impl Core {
             // The copier adds what the record's headers say.
             to = Destination::DeadLetters(0);
         }
-        part.failed.insert(offset, Failed::Copying);
+        let begins = if planted(Fault::PassedBeforeCopied) {
+            Failed::Copied
+        } else {
+            Failed::Copying
+        };
+        part.failed.insert(offset, begins);
         let generation = part.generation;
         self.effects.push(Effect::Copy(Copy {
             at,
             generation,
             start: StartAt::Offset(offset),
+            exact: true,
             to,
             reason: nack.reason,
         }));
@@ -175,6 +188,12 @@ impl Core {
                 });
             }
             Err(refusal) => {
+                if let Some(bounds) = out_of_range(&refusal) {
+                    // Nothing of it is left to bury; what lies behind it is not deadly.
+                    part.hold = None;
+                    part.buried = part.next.is_none_or(|it| it <= bounds.high_watermark);
+                    return self.on_out_of_range(at, &bounds, refusal);
+                }
                 part.hold = Some(Hold::Until(now.saturating_add(BURY_AGAIN_MS)));
                 self.tell_refused(at, &refusal);
             }
@@ -196,6 +215,7 @@ impl Core {
                 at: *at,
                 generation: part.generation,
                 start: part.start,
+                exact: false,
                 to: Destination::DeadLetters(part.lost),
                 reason: part.reason.clone(),
             }));
@@ -210,19 +230,13 @@ impl Core {
         };
         part.reading = false;
         let fresh_seek = part.sought && part.spans.is_empty() && part.next == part.done;
-        match &refusal.details {
-            Some(Details::Bounds(bounds))
-                if refusal.code == ErrorCode::OffsetOutOfRange && !fresh_seek =>
-            {
-                let bounds = *bounds;
-                return self.on_out_of_range(at, &bounds, refusal);
-            }
-            Some(Details::Truncation(end)) => {
-                let end = end.end_offset;
-                let why = "the log was cut back by an unclean election";
-                return self.go_back(at, end, why);
-            }
-            _ => {}
+        if let Some(bounds) = out_of_range(&refusal).filter(|_| !fresh_seek) {
+            return self.on_out_of_range(at, &bounds, refusal);
+        }
+        if let Some(Details::Truncation(end)) = &refusal.details {
+            let end = end.end_offset;
+            let why = "the log was cut back by an unclean election";
+            return self.go_back(at, end, why);
         }
         let passing = refusal.is_retriable();
         part.hold = Some(if passing {
@@ -252,6 +266,10 @@ impl Core {
             _ => bounds.log_start_offset,
         };
         part.advance_to(to);
+        part.unsaved = true;
+        if planted(Fault::GapUntold) {
+            return;
+        }
         self.tell(Frame::Gap(v1::SubscribeGap {
             topic_id: id_bytes(at.topic_id),
             partition: at.partition.0,
@@ -268,6 +286,7 @@ impl Core {
             return;
         };
         part.rewind(to);
+        part.spans.forget_epochs();
         part.sought = true;
         self.tell(Frame::Gap(v1::SubscribeGap {
             topic_id: id_bytes(at.topic_id),
@@ -277,5 +296,15 @@ impl Core {
             records_lost: 0,
             reason: why.into(),
         }));
+    }
+}
+
+/// The bounds of a log that does not have the offset.
+fn out_of_range(refusal: &Refusal) -> Option<v1::OffsetBounds> {
+    match &refusal.details {
+        Some(Details::Bounds(bounds)) if refusal.code == ErrorCode::OffsetOutOfRange => {
+            Some(*bounds)
+        }
+        _ => None,
     }
 }

@@ -7,6 +7,7 @@
 //! - a stored offset is at most what was sent and what the member passed, and
 //!   never beyond a failed record whose copy is not acknowledged;
 //! - it goes back only after a seek;
+//! - what the reset policy chose is stored before a record after it goes out;
 //! - a partition that is asked back gets no more records, and is given up when
 //!   the member has said so or has nothing of it in its hands;
 //! - at most one request to the coordinator is on its way at a time, in order.
@@ -14,17 +15,20 @@
 mod client;
 mod commits;
 mod failures;
+mod fault;
 mod part;
 mod spans;
 #[cfg(test)]
 mod tests;
 mod timing;
+mod topics;
 mod view;
 
 pub use failures::{Copy, Destination};
 pub use part::{Hold, Part};
 
 use commits::{Stored, Waiting};
+use fault::{Fault, planted};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use talweg_client::fetch::StartAt;
@@ -34,6 +38,7 @@ use talweg_proto::{
     v1::{self, subscribe_request::Frame as Ask, subscribe_response::Frame},
 };
 use talweg_types::TopicPartition;
+use topics::Topics;
 
 /// A topic that the coordinator knows and this process does not.
 const UNKNOWN_MS: u64 = 100;
@@ -53,6 +58,9 @@ pub struct CoreConfig {
     pub no_dead_letters: bool,
 }
 
+/// Offsets without a hole.
+pub type Run = std::ops::Range<i64>;
+
 /// What happens.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -60,6 +68,8 @@ pub enum Event {
     Removed(MemberRemoved),
     /// The coordinator may not know that the stream lives.
     Nudged,
+    /// The topics that the member is to have now.
+    Topics(Vec<String>),
     /// Any frame but `open` and `credit`.
     Client(Ask),
     /// The client granted credit.
@@ -77,7 +87,8 @@ pub enum Event {
     /// Records went to the client.
     Sent {
         at: TopicPartition,
-        from: i64,
+        /// Their offsets without holes, in order; the last one may end below `to`.
+        runs: Vec<Run>,
         to: i64,
         epoch: i32,
     },
@@ -126,8 +137,8 @@ pub enum Request {
         seek: bool,
         offsets: Vec<CommitOffset>,
     },
-    /// Join again as the same member: its topics are others now.
-    Rejoin,
+    /// Join again as the same member: these are its topics now.
+    Rejoin(Vec<String>),
 }
 
 /// What is to be done, in order.
@@ -183,6 +194,7 @@ pub struct Core {
     told_ms: u64,
     credited_ms: u64,
     rejoining: bool,
+    topics: Topics,
     leaving: bool,
     /// When the member leaves, whatever waits for copies.
     leave_by_ms: u64,
@@ -192,9 +204,11 @@ pub struct Core {
 }
 
 impl Core {
-    /// A member that has just joined; its first view follows as an event.
+    /// A member that has just joined with these topics; its first view follows as
+    /// an event.
     pub fn new(
         config: CoreConfig,
+        topics: Vec<String>,
         names: Arc<dyn Fn(TopicPartition) -> Arc<str> + Send + Sync>,
         now: u64,
     ) -> Self {
@@ -214,6 +228,7 @@ impl Core {
             told_ms: now,
             credited_ms: now,
             rejoining: false,
+            topics: Topics::joined(topics),
             leaving: false,
             leave_by_ms: 0,
             ended: false,
@@ -255,14 +270,6 @@ impl Core {
         self.ended
     }
 
-    /// The group's other topics are to be joined.
-    pub fn rejoin(&mut self) {
-        if !self.rejoining && !self.leaving {
-            self.rejoining = true;
-            self.queue.push_back(Request::Rejoin);
-        }
-    }
-
     /// One event; effects are to be done in order.
     pub fn step(&mut self, now: u64, event: Event) -> Vec<Effect> {
         self.now = self.now.max(now);
@@ -273,6 +280,7 @@ impl Core {
             Event::View(view) => self.on_view(&view),
             Event::Removed(removed) => self.on_removed(&removed),
             Event::Nudged => self.on_nudged(),
+            Event::Topics(topics) => self.on_topics(topics),
             Event::Client(frame) => self.on_client(frame),
             Event::Credited => {
                 self.heard_ms = self.now;
@@ -294,10 +302,10 @@ impl Core {
             }
             Event::Sent {
                 at,
-                from,
+                runs,
                 to,
                 epoch,
-            } => self.on_sent(at, from, to, epoch),
+            } => self.on_sent(at, &runs, to, epoch),
             Event::NotDue { at, next, wait_ms } => {
                 if let Some(part) = self.parts.get_mut(&at) {
                     part.advance_to(next);
@@ -321,9 +329,11 @@ impl Core {
 
     /// What follows from what is known now.
     fn settle(&mut self) {
+        self.parts.values_mut().for_each(Part::want_saved);
         self.read_or_stop();
         self.start_dead_letters();
         self.confirm_revoked();
+        self.join_again();
         self.ask_next();
     }
 
@@ -338,7 +348,7 @@ impl Core {
                 Effect::Read {
                     at: *at,
                     start: part.start,
-                    last_epoch: part.spans.epoch_before(i64::MAX),
+                    last_epoch: part.next.map_or(-1, |next| part.spans.epoch_at(next)),
                     generation: part.generation,
                 }
             } else {
@@ -347,14 +357,15 @@ impl Core {
         }
     }
 
-    fn on_sent(&mut self, at: TopicPartition, from: i64, to: i64, epoch: i32) {
+    fn on_sent(&mut self, at: TopicPartition, runs: &[Run], to: i64, epoch: i32) {
         let now = self.now;
         let Some(part) = self.parts.get_mut(&at) else {
             return;
         };
-        part.on_sent(from, to, epoch, now);
+        part.on_sent(runs, to, epoch, now);
         part.pass_copied(now);
-        if part.mode == DeliveryMode::OneByOne && !part.spans.is_empty() {
+        let careful = part.mode == DeliveryMode::OneByOne && !planted(Fault::DeadlySentTogether);
+        if careful && !part.spans.is_empty() {
             part.hold = Some(Hold::Passed);
         }
     }
@@ -363,7 +374,7 @@ impl Core {
     /// waits for goes first; nothing of it concerns a commit that is under way. A
     /// goodbye goes last.
     fn ask_next(&mut self) {
-        if self.asked.is_some() || self.ended {
+        if (self.asked.is_some() && !planted(Fault::RequestsOvertake)) || self.ended {
             return;
         }
         let leaves = self.queue.front() == Some(&Request::Leave);
@@ -388,6 +399,10 @@ impl Core {
         Some((request.clone(), Asked::Other(request)))
     }
 
+    fn asked_to_rejoin(&self) -> bool {
+        matches!(self.asked, Some(Asked::Other(Request::Rejoin(_))))
+    }
+
     fn on_answered(&mut self, result: Result<Answer, Refusal>) {
         let Some(asked) = self.asked.take() else {
             return;
@@ -401,12 +416,11 @@ impl Core {
             (Asked::Commit, result) => self.on_committed(result),
             (Asked::Acks(acks), result) => self.on_acks_stored(&acks, result),
             (Asked::Other(Request::Leave), _) => self.end(None, "the member left"),
-            (Asked::Other(Request::Rejoin), result) => {
-                if let Ok(Answer::View(view)) = result {
-                    self.on_view(&view);
-                } else {
-                    self.rejoining = false;
+            (Asked::Other(Request::Rejoin(topics)), result) => {
+                if let Ok(Answer::View(view)) = &result {
+                    self.on_view(view);
                 }
+                self.on_rejoined(topics, result.err().as_ref());
             }
             (Asked::Other(_), Ok(Answer::View(view))) => self.on_view(&view),
             (Asked::Other(request), Err(refusal)) => self.on_not_told(request, &refusal),

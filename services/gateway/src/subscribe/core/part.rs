@@ -1,6 +1,10 @@
 //! One partition in the member's hands.
 
-use super::spans::Spans;
+use super::{
+    Run,
+    fault::{Fault, planted},
+    spans::Spans,
+};
 use std::{collections::BTreeMap, sync::Arc};
 use talweg_client::fetch::StartAt;
 use talweg_proto::coordinator::v1::{AssignedPartition, DeliveryMode};
@@ -44,6 +48,8 @@ pub struct Part {
     pub generation: u64,
     /// Its generation when it was given: what is of before is of another ownership.
     pub first_generation: u64,
+    /// Its generation when it was last moved to where the member said.
+    pub moved_generation: u64,
     /// Where reading begins or goes on.
     pub start: StartAt,
     /// The next offset to send; none before a leader has said.
@@ -52,8 +58,13 @@ pub struct Part {
     pub done: Option<i64>,
     /// As the coordinator stores it; none: nothing is.
     pub committed: Option<i64>,
+    /// The reset policy chose the position and the coordinator does not know it: a
+    /// later owner would choose anew, and skip what came in between.
+    pub unsaved: bool,
     /// It was moved: the next commit may go back.
     pub sought: bool,
+    /// A member named its position, and no leader has said that the log reaches there.
+    pub unproven: bool,
     pub spans: Spans,
     /// To be stored for acknowledgements.
     pub want: Option<Want>,
@@ -88,12 +99,15 @@ impl Part {
             given_epoch: given.given_epoch,
             generation: 1,
             first_generation: 1,
+            moved_generation: 1,
             start: next.map_or(policy, StartAt::Offset),
             next,
             done: next,
             committed: next,
+            unsaved: next.is_none(),
             sought: false,
-            spans: Spans::new(given.leader_epoch),
+            unproven: false,
+            spans: Spans::new(next, given.leader_epoch),
             want: None,
             failed: BTreeMap::new(),
             attempts: BTreeMap::new(),
@@ -114,7 +128,30 @@ impl Part {
 
     /// Whether its records are to be read now.
     pub fn may_read(&self) -> bool {
-        !self.paused && !self.revoking && self.hold.is_none() && self.mode_allows()
+        let revoking = self.revoking && !planted(Fault::SentWhileRevoked);
+        let held = self.paused || revoking || self.hold.is_some() || self.must_be_saved();
+        !held && self.mode_allows()
+    }
+
+    /// Its position must be stored before records follow. Those in the member's hands
+    /// go first: they are before it.
+    pub fn must_be_saved(&self) -> bool {
+        let unsaved = self.unsaved && !planted(Fault::BeginsUnstored);
+        unsaved && self.next.is_some() && self.spans.is_empty()
+    }
+
+    /// A wish to store the position that the reset policy chose.
+    pub fn want_saved(&mut self) {
+        let position = self.done.filter(|_| self.must_be_saved());
+        let held = matches!(self.hold, Some(Hold::Sought | Hold::Copying));
+        let free = self.want.is_none() && !held;
+        if let Some(done) = position.filter(|_| free) {
+            let offset = self.storable(done);
+            self.want = Some(Want {
+                offset,
+                metadata: String::new(),
+            });
+        }
     }
 
     fn mode_allows(&self) -> bool {
@@ -130,11 +167,14 @@ impl Part {
             StartAt::Offset(offset) => Some(offset),
             StartAt::TimestampMs(_) | StartAt::Earliest | StartAt::Latest => None,
         };
-        self.generation += 1;
+        self.generation += u64::from(!planted(Fault::GenerationKept));
+        self.moved_generation = self.generation;
         self.start = start;
         (self.next, self.done) = (offset, offset);
-        self.spans = Spans::new(-1);
+        self.spans = Spans::new(None, -1);
         self.want = None;
+        // The member chose it: it is stored when it says so.
+        self.unsaved = false;
         self.failed.clear();
         self.hold = None;
         self.reading = false;
@@ -159,17 +199,21 @@ impl Part {
         self.next.get_or_insert(next);
         self.done.get_or_insert(next);
         self.start = StartAt::Offset(self.next.unwrap_or(next));
+        self.unproven = false;
     }
 
     /// Records up to `to` went to the member.
-    pub fn on_sent(&mut self, from: i64, to: i64, epoch: i32, now: u64) {
-        self.done.get_or_insert(from);
-        self.spans.push(from, to, epoch, now);
+    pub fn on_sent(&mut self, runs: &[Run], to: i64, epoch: i32, now: u64) {
+        for run in runs {
+            self.done.get_or_insert(run.start);
+            self.spans.push(run.start, run.end, epoch, now);
+        }
         self.advance_to(to);
     }
 
     /// The position moved, with or without records.
     pub fn advance_to(&mut self, to: i64) {
+        self.unproven = false;
         let to = self.next.map_or(to, |next| next.max(to));
         self.next = Some(to);
         self.start = StartAt::Offset(to);

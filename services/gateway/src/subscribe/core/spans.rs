@@ -1,5 +1,6 @@
 //! Offsets that were sent to a member and that it has not passed yet.
 
+use super::fault::{Fault, planted};
 use std::collections::VecDeque;
 
 /// Spans kept apart; beyond that, the newest grow together, gaps and all.
@@ -20,16 +21,16 @@ struct Span {
 #[derive(Clone, Debug, Default)]
 pub struct Spans {
     spans: VecDeque<Span>,
-    /// Epoch of the last span that was passed whole; -1 before one was.
-    passed_epoch: i32,
+    /// Up to where spans were passed, and the epoch of the batch just below.
+    passed: Option<(i64, i32)>,
 }
 
 impl Spans {
-    /// Nothing was sent; `epoch` is that of the batch before.
-    pub fn new(epoch: i32) -> Self {
+    /// Nothing was sent; `next` follows a batch of this epoch, if that is known.
+    pub fn new(next: Option<i64>, epoch: i32) -> Self {
         Self {
             spans: VecDeque::new(),
-            passed_epoch: epoch,
+            passed: next.map(|next| (next, epoch)),
         }
     }
 
@@ -60,11 +61,14 @@ impl Spans {
     pub fn pass(&mut self, next: i64) {
         while let Some(front) = self.spans.front_mut() {
             if front.to <= next {
-                self.passed_epoch = front.epoch;
+                self.passed = Some((front.to, front.epoch));
                 self.spans.pop_front();
                 continue;
             }
-            front.from = front.from.max(next);
+            if front.from < next {
+                self.passed = Some((next, front.epoch));
+                front.from = next;
+            }
             return;
         }
     }
@@ -93,9 +97,43 @@ impl Spans {
         spans.any(|span| (span.from..span.to).contains(&offset))
     }
 
-    /// Leader epoch of the batch before `next`; -1 if unknown.
-    pub fn epoch_before(&self, next: i64) -> i32 {
-        let below = self.spans.iter().rev().find(|span| span.from < next);
-        below.map_or(self.passed_epoch, |span| span.epoch)
+    /// Leader epoch of the batch that ends at `next` or goes on over it; -1 if unknown.
+    /// Where `next` lies behind the end of the last batch, there is a newer epoch's
+    /// business in between (a placeholder, a control batch), and nobody can tell.
+    pub fn epoch_at(&self, next: i64) -> i32 {
+        if let Some(span) = self.spans.iter().rev().find(|span| span.from < next) {
+            let known = next <= span.to || planted(Fault::EpochAlwaysClaimed);
+            return if known { span.epoch } else { -1 };
+        }
+        let at_end = self.passed.filter(|(end, _)| *end == next);
+        at_end.map_or(-1, |(_, epoch)| epoch)
+    }
+
+    /// The log was cut back: the epochs of what is left are not certain.
+    pub fn forget_epochs(&mut self) {
+        self.spans.iter_mut().for_each(|span| span.epoch = -1);
+        self.passed = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: a batch of epoch 3, then a placeholder of epoch 4 moves the position;
+    /// no batch of epoch 3 lies just below it.
+    #[test]
+    fn an_epoch_is_said_only_at_the_end_of_a_batch() {
+        let mut spans = Spans::new(Some(5), 2);
+        assert_eq!((spans.epoch_at(5), spans.epoch_at(6)), (2, -1));
+        spans.push(5, 8, 3, 0);
+        assert_eq!([5, 6, 8, 9].map(|at| spans.epoch_at(at)), [2, 3, 3, -1]);
+        spans.pass(6);
+        assert_eq!((spans.epoch_at(6), spans.epoch_at(8)), (3, 3));
+        spans.pass(9);
+        assert_eq!((spans.epoch_at(8), spans.epoch_at(9)), (3, -1));
+        spans.push(9, 10, 4, 0);
+        spans.forget_epochs();
+        assert_eq!((spans.epoch_at(10), spans.epoch_at(8)), (-1, -1));
     }
 }

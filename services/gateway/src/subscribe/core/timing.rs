@@ -25,6 +25,7 @@ impl Core {
             .chain(beat)
             .chain(leave)
             .chain(self.acks_due())
+            .chain(self.join_due())
             .min()
     }
 
@@ -95,7 +96,7 @@ impl Core {
         let (partitions, revoked) = match request {
             Request::Revoked(partitions) => (partitions, true),
             Request::Overran(partitions) => (partitions, false),
-            Request::Heartbeat | Request::Leave | Request::Commit { .. } | Request::Rejoin => {
+            Request::Heartbeat | Request::Leave | Request::Commit { .. } | Request::Rejoin(_) => {
                 return;
             }
         };

@@ -1,6 +1,9 @@
 //! The coordinator's word about what the member holds.
 
-use super::{Core, Part, Request};
+use super::{
+    Core, Part, Request,
+    fault::{Fault, planted},
+};
 use crate::groups::{id_bytes, partition_at};
 use std::collections::BTreeMap;
 use talweg_client::fetch::StartAt;
@@ -14,7 +17,7 @@ use talweg_types::TopicPartition;
 impl Core {
     pub(super) fn on_view(&mut self, view: &MemberView) {
         let order = (view.shard_epoch, view.sequence);
-        if order < self.seen {
+        if order < self.seen && !planted(Fault::OldViewTaken) {
             return;
         }
         self.seen = order;
@@ -139,6 +142,7 @@ impl Core {
         let mut part = Part::given((self.names)(at), given, policy, self.now);
         part.generation = before + 1;
         part.first_generation = part.generation;
+        part.moved_generation = part.generation;
         let position = v1::PartitionPosition {
             topic_id: id_bytes(at.topic_id),
             topic: part.topic.to_string(),
@@ -212,8 +216,9 @@ impl Core {
         let storing = self.storing();
         let ready = self.parts.iter_mut().filter(|(at, part)| {
             let idle = part.given_up || part.spans.is_empty();
-            let idle = idle && part.want.is_none() && !part.is_copying();
-            part.revoking && !part.confirmed && idle && !storing.contains(at)
+            let stored = part.want.is_none() && !storing.contains(at);
+            let stored = stored || planted(Fault::GivenUpUnstored);
+            part.revoking && !part.confirmed && idle && stored && !part.is_copying()
         });
         let mut done = Vec::new();
         for (at, part) in ready {
