@@ -45,7 +45,8 @@ pub fn not_coordinator(shard: u32) -> Refusal {
 
 /// Nobody can say whether the shard is still ours.
 pub fn no_session() -> Refusal {
-    let message = "this coordinator has not heard from a controller for its session time-out";
+    let message = "this coordinator has no news from a controller that is younger than its session \
+                   time-out";
     Refusal::new(ErrorCode::NotCoordinator, message).retry_after(200)
 }
 
