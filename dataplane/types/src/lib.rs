@@ -20,7 +20,7 @@ pub use acks::{Acks, Compression, Durability};
 pub use cleanup::{Cleanup, Ratio};
 pub use clock::MonotonicMs;
 pub use ids::{FolderId, Incarnation, MemberId, NodeId, PartitionIndex, TopicId, TopicPartition};
-pub use names::{CONSUMER_OFFSETS, NameError, check_name, is_internal};
+pub use names::{CONSUMER_OFFSETS, NameError, check_name, is_internal, keeps_replay, replay_group};
 pub use offset::{
     LeaderEpoch, LogBounds, LogBoundsError, Offset, PartitionEpoch, ShardEpoch, TimestampMs,
 };

@@ -1,6 +1,6 @@
 //! Rules for topic and group names; Kafka's.
 
-use crate::limits::NAME_BYTES_MAX;
+use crate::{TopicId, limits::NAME_BYTES_MAX};
 use thiserror::Error;
 
 /// The internal topic that holds consumer groups and their committed offsets.
@@ -9,6 +9,23 @@ pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
 /// Whether a topic is Talweg's own: clients may read it and change nothing.
 pub fn is_internal(topic: &str) -> bool {
     topic.starts_with("__")
+}
+
+const REPLAY_PREFIX: &str = "dlq-replay.";
+
+/// The group whose committed offsets say how far the dead letters of a topic were
+/// put back. Made of the topic's id: a name with something added may be too long.
+pub fn replay_group(dead_letters: TopicId) -> String {
+    format!("{REPLAY_PREFIX}{dead_letters}")
+}
+
+/// The group keeps how far dead letters were put back, of a topic that is there: its
+/// offsets go with the topic and not by their age, or all would be put back again.
+pub fn keeps_replay(group: &str, offsets_of: impl IntoIterator<Item = TopicId>) -> bool {
+    group.starts_with(REPLAY_PREFIX)
+        && offsets_of
+            .into_iter()
+            .any(|topic| group == replay_group(topic))
 }
 
 /// Why a name was refused.
@@ -50,6 +67,17 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_progress_of_a_replay_lives_as_long_as_its_topic() {
+        let topic = TopicId::from_slice(&[7; 16]).expect("16 bytes");
+        let group = replay_group(topic);
+        assert_eq!(check_name(&group), Ok(()));
+        assert!(keeps_replay(&group, [TopicId::NIL, topic]));
+        assert!(!keeps_replay(&group, []), "the topic is deleted");
+        assert!(!keeps_replay(&group, [TopicId::NIL]));
+        assert!(!keeps_replay("orders", [topic]));
+    }
 
     #[test]
     fn names_follow_kafkas_rules() {

@@ -170,6 +170,55 @@ async fn two_curls_over_two_gateways() {
     }
 }
 
+/// A member of its own asks for another topic as well: it gets it, and goes on in the
+/// one that it has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_over_http_asks_for_another_topic() {
+    let stack = Stack::builder().gateways(1).coordinators(1).start();
+    let channel = connect(&stack.gateway(0)).await;
+    let mut produce = RawProduce::open(&channel, Acks::All).await;
+    for topic in ["t", "u"] {
+        create_topic(&channel, topic, 1, &[]).await;
+        for n in 0..3_u32 {
+            let record = v1::Record {
+                value: Some(n.to_string().into()),
+                ..Default::default()
+            };
+            produce.record(topic, record).await.expect("appended");
+        }
+    }
+    let url = format!("{}/v1/groups/g/records", stack.gateway_http(0));
+    let only_t = format!("{url}?topic=t&max=1&wait_ms=5000");
+    let answer = eventually("a record", PATIENCE, || async {
+        let (status, answer) = curl(&["-H", "X-Member-Id: new", &only_t]);
+        match list(&answer["records"]).is_empty() {
+            true => Err(format!("{status} {answer}")),
+            false => Ok(answer),
+        }
+    })
+    .await;
+    assert_eq!(values(&answer), [0]);
+    assert_eq!(answer["errors"], json!([]));
+    let first = answer["member"].as_str().expect("a member").to_owned();
+    let (mut header, mut got) = (format!("X-Member-Id: {first}"), Vec::new());
+    let both = format!("{url}?topic=t&topic=u&wait_ms=500");
+    while got.len() < 5 {
+        let (status, answer) = curl(&["-H", &header, &both]);
+        assert_eq!(status, 200, "{answer}");
+        let place = |record: &Value| (record["topic"].clone(), record["offset"].clone());
+        got.extend(list(&answer["records"]).iter().map(place));
+        let member = answer["member"].as_str().expect("a member");
+        assert_ne!(member, first, "it joined again");
+        header = format!("X-Member-Id: {member}");
+    }
+    got.sort_by_key(|(topic, offset)| format!("{topic}{offset}"));
+    let expected = [("t", 1), ("t", 2), ("u", 0), ("u", 1), ("u", 2)];
+    assert_eq!(
+        got,
+        expected.map(|(topic, offset)| (json!(topic), json!(offset)))
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_behind_retention_is_warned_and_told() {
     let stack = Stack::builder().coordinators(1).start();

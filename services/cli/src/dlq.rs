@@ -1,7 +1,7 @@
 //! `talweg dlq`: dead letters, found by what their topics say of themselves.
 //!
 //! A replay goes through partitions in order and keeps how far it has got as
-//! committed offsets of a group of its own. Each record carries an idempotency
+//! committed offsets of a group of its own, which live as long as the topic. Each record carries an idempotency
 //! key, so that one which was sent and not yet noted is not there twice.
 
 use crate::{
@@ -20,6 +20,7 @@ use talweg_client::{
 };
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::v1;
+use talweg_types::{TopicId, replay_group};
 
 const COLUMNS: &[&str] = &["topic", "source", "group", "partitions", "records"];
 const SUFFIX: &str = ".dlq";
@@ -171,7 +172,12 @@ async fn replay(globals: &Globals, client: &Client, args: ReplayArgs) -> Result<
             break;
         }
     }
-    let value = json!({"topic": topic.name, "source": source.name, "replayed": replayed});
+    let value = json!({
+        "topic": topic.name,
+        "source": source.name,
+        "replayed": replayed,
+        "progress_group": replay.group,
+    });
     out::print(globals.json, &value, || {
         format!("put {replayed} records back into {}\n", source.name)
     })
@@ -193,7 +199,8 @@ impl<'a> Replay<'a> {
         topic: &'a v1::Topic,
         source: &'a v1::Topic,
     ) -> Result<Self, Refusal> {
-        let group = format!("{}.replay", topic.name);
+        let id = TopicId::from_slice(&topic.topic_id);
+        let group = replay_group(id.ok_or_else(|| Refusal::internal("a topic without an id"))?);
         let request = v1::FetchOffsetsRequest {
             group: group.clone(),
             topic: topic.name.clone(),

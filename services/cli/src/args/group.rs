@@ -144,7 +144,8 @@ pub enum DlqCommand {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A record goes back to its partition with its key, value and own headers. How far it has got is kept as committed
-offsets of the group <TOPIC>.replay, so that the next replay goes on behind it; delete that group to begin again.
+offsets of the group dlq-replay.<TOPIC ID>, as long as the topic lives, so that the next replay goes on behind it;
+delete that group to begin again.
 
 Example:
   talweg dlq replay orders.billing.dlq --max 100")]

@@ -13,6 +13,7 @@ use crate::{
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use talweg_client::Client;
+use talweg_kit::errors::Refusal;
 use talweg_proto::v1::{self, reset_offsets_request::To};
 
 const GROUP_COLUMNS: &[&str] = &[
@@ -66,8 +67,39 @@ async fn list(globals: &Globals, client: &Client) -> Result<(), Failure> {
         .list_groups(v1::ListGroupsRequest {})
         .await?;
     let groups: Vec<Value> = listed.groups.iter().map(shapes::group).collect();
-    let value = json!({ "groups": groups });
-    out::print(globals.json, &value, || table(GROUP_COLUMNS, &groups))
+    let missing: Vec<u32> = listed.missing.iter().map(|it| it.coordinator).collect();
+    let value = json!({
+        "groups": groups,
+        "missing_coordinators": missing,
+        "missing_shards": listed.missing_shards,
+    });
+    out::print(globals.json, &value, || table(GROUP_COLUMNS, &groups))?;
+    // What there is was printed; a script must still see that it is not all.
+    match missing_from(&listed) {
+        Some(refusal) => Err(refusal.into()),
+        None => Ok(()),
+    }
+}
+
+/// Why the list may not be whole.
+fn missing_from(listed: &v1::ListGroupsResponse) -> Option<Refusal> {
+    let mut parts = Vec::new();
+    for missing in &listed.missing {
+        let why = missing.error.as_ref().map_or("", |it| it.message.as_str());
+        parts.push(format!(
+            "coordinator {} did not answer: {why}",
+            missing.coordinator
+        ));
+    }
+    if !listed.missing_shards.is_empty() {
+        let shards: Vec<String> = listed.missing_shards.iter().map(u32::to_string).collect();
+        parts.push(format!(
+            "no coordinator serves the shards {}",
+            shards.join(", ")
+        ));
+    }
+    let why = || format!("groups may be missing from the list: {}", parts.join("; "));
+    (!parts.is_empty()).then(|| Refusal::unavailable(why()))
 }
 
 async fn describe(globals: &Globals, client: &Client, group: String) -> Result<(), Failure> {
@@ -156,4 +188,25 @@ async fn delete(globals: &Globals, client: &Client, group: String) -> Result<(),
     client.groups().delete_group(request).await?;
     let value = json!({"group": group, "deleted": true});
     out::print(globals.json, &value, || format!("deleted group {group}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_is_not_whole_says_so() {
+        let mut listed = v1::ListGroupsResponse::default();
+        assert_eq!(missing_from(&listed), None);
+        listed.missing.push(v1::MissingCoordinator {
+            coordinator: 7,
+            error: Some(Refusal::unavailable("gone").detail()),
+        });
+        listed.missing_shards = vec![3, 9];
+        let said = missing_from(&listed).expect("not whole").message;
+        assert!(
+            said.contains("coordinator 7") && said.contains("3, 9"),
+            "{said}"
+        );
+    }
 }

@@ -22,7 +22,7 @@ use talweg_client::backoff::Backoff;
 use talweg_coordinator_runtime::{Input, Output, Shard};
 use talweg_group::{Event, Group, Topics};
 use talweg_proto::coordinator::v1::converse_response::What;
-use talweg_types::{MonotonicMs, TopicId};
+use talweg_types::{MonotonicMs, TopicId, keeps_replay};
 use tokio::sync::mpsc;
 
 /// The kept view is written, and figures are taken.
@@ -318,8 +318,7 @@ impl Task {
                 group.is_some_and(|group| group.state().offsets().contains_key(&at))
             });
             if self.node.wall.is_trusted() {
-                let retention_ms = self.node.config.offsets_retention_ms;
-                self.feed(Input::All(Event::Expire { retention_ms }));
+                self.expire();
             }
         }
     }
@@ -343,6 +342,19 @@ impl Task {
         if !gone.is_empty() {
             tracing::info!(at = %self.handle.at, topics = gone.len(), "topics were deleted while nobody here could hear of it; their offsets go");
             self.feed(Input::All(Event::TopicsDeleted(gone)));
+        }
+    }
+
+    fn expire(&mut self) {
+        let retention_ms = self.node.config.offsets_retention_ms;
+        let ages = |(name, group): &(&Arc<str>, &Group)| {
+            let offsets = group.state().offsets().keys();
+            !keeps_replay(name, offsets.map(|at| at.topic_id))
+        };
+        let aging = self.core.machines().filter(ages);
+        for name in aging.map(|(name, _)| Arc::clone(name)).collect::<Vec<_>>() {
+            let event = Event::Expire { retention_ms };
+            self.feed(Input::Event { name, event });
         }
     }
 

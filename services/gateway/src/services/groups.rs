@@ -6,17 +6,21 @@ use crate::{
     node::Node,
 };
 use futures::future::join_all;
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 use talweg_client::pool::Traffic;
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::{
     coordinator::v1::{
-        ListShardsRequest, ask_request::Question, ask_response::Answer,
+        ListShardsRequest, ListShardsResponse, ask_request::Question, ask_response::Answer,
         coordinator_service_client::CoordinatorServiceClient,
     },
     v1::{self, Plane, group_service_server::GroupService},
 };
-use talweg_types::limits;
+use talweg_types::{CONSUMER_OFFSETS, limits};
 use tonic::{Request, Response, Status};
 
 /// For a coordinator to list its groups.
@@ -129,25 +133,59 @@ pub async fn forget(
     asked!(node, group, DeleteOffsets(request.clone()))
 }
 
-/// All groups, in name order, once each.
-async fn list(node: &Node) -> Result<Vec<v1::Group>, Refusal> {
+/// All groups, in name order, once each, and what is missing.
+async fn list(node: &Node) -> Result<v1::ListGroupsResponse, Refusal> {
     let view = node.view.get();
     let coordinators = view
         .nodes()
         .filter(|it| it.plane == Plane::Coordinator as i32);
-    let asking = coordinators.map(|it| list_one(node, it.grpc_address.clone()));
-    let mut groups = BTreeMap::new();
-    for answer in join_all(asking).await {
-        // Half a list would look like a whole one.
-        for group in answer? {
-            // A group whose shard moves just now may be listed by both.
-            groups.insert(group.group.clone(), group);
-        }
-    }
-    Ok(groups.into_values().collect())
+    let asking = coordinators.map(|it| {
+        let (id, address) = (it.node_id, it.grpc_address.clone());
+        async move { (id, list_one(node, address).await) }
+    });
+    let answers = join_all(asking).await;
+    let topic = view.by_name(CONSUMER_OFFSETS);
+    let shards = topic.map_or(0, |topic| topic.topic.partitions);
+    together(answers, shards)
 }
 
-async fn list_one(node: &Node, address: String) -> Result<Vec<v1::Group>, Refusal> {
+/// Half a list must not look like a whole one; nothing at all is a refusal.
+fn together(
+    answers: Vec<(u32, Result<ListShardsResponse, Refusal>)>,
+    shards: u32,
+) -> Result<v1::ListGroupsResponse, Refusal> {
+    let (mut groups, mut missing) = (BTreeMap::new(), Vec::new());
+    let mut unserved: BTreeSet<u32> = (0..shards).collect();
+    let (mut heard, mut refused) = (answers.is_empty(), None);
+    for (coordinator, answer) in answers {
+        match answer {
+            Ok(answer) => {
+                heard = true;
+                unserved.retain(|shard| !answer.shards.contains(shard));
+                // A group whose shard moves just now may be listed by both.
+                let named = answer.groups.into_iter();
+                groups.extend(named.map(|group| (group.group.clone(), group)));
+            }
+            Err(refusal) => {
+                missing.push(v1::MissingCoordinator {
+                    coordinator,
+                    error: Some(refusal.detail()),
+                });
+                refused.get_or_insert(refusal);
+            }
+        }
+    }
+    match refused {
+        Some(refusal) if !heard => Err(refusal),
+        _ => Ok(v1::ListGroupsResponse {
+            groups: groups.into_values().collect(),
+            missing,
+            missing_shards: unserved.into_iter().collect(),
+        }),
+    }
+}
+
+async fn list_one(node: &Node, address: String) -> Result<ListShardsResponse, Refusal> {
     let lease = node.pool.lease(&address, Traffic::Control)?;
     let mut request = Request::new(ListShardsRequest {});
     request.set_timeout(LIST_TIMEOUT);
@@ -156,18 +194,17 @@ async fn list_one(node: &Node, address: String) -> Result<Vec<v1::Group>, Refusa
         .list_shards(request)
         .await
         .map_err(|status| Refusal::from_status(&status))?;
-    Ok(answer.into_inner().groups)
+    Ok(answer.into_inner())
 }
 
 #[tonic::async_trait]
 impl GroupService for Groups {
-    /// UNAVAILABLE if a coordinator does not answer.
+    /// UNAVAILABLE if no coordinator answers; one that does not is named.
     async fn list_groups(
         &self,
         _: Request<v1::ListGroupsRequest>,
     ) -> Result<Response<v1::ListGroupsResponse>, Status> {
-        let groups = list(&self.0).await?;
-        Ok(Response::new(v1::ListGroupsResponse { groups }))
+        Ok(Response::new(list(&self.0).await?))
     }
 
     /// UNKNOWN_GROUP, INVALID_NAME.
@@ -190,5 +227,41 @@ impl GroupService for Groups {
         let group = request.group.clone();
         let answer: Result<_, Refusal> = asked!(&self.0, group, DeleteGroup(request.clone()));
         Ok(Response::new(answer?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(names: &[&str], shards: &[u32]) -> Result<ListShardsResponse, Refusal> {
+        let group = |name: &&str| v1::Group {
+            group: (*name).into(),
+            ..Default::default()
+        };
+        Ok(ListShardsResponse {
+            groups: names.iter().map(group).collect(),
+            shards: shards.to_vec(),
+        })
+    }
+
+    /// Story: one of three coordinators is away, and a shard of its is not taken yet.
+    #[test]
+    fn what_is_missing_from_a_list_is_named() {
+        let away = || Err(Refusal::unavailable("away"));
+        let answers = vec![
+            (1, answer(&["b", "c"], &[0, 2])),
+            (2, away()),
+            (3, answer(&["a", "b"], &[1])),
+        ];
+        let list = together(answers, 4).expect("a part");
+        let names: Vec<&str> = list.groups.iter().map(|it| it.group.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        assert_eq!((list.missing.len(), list.missing[0].coordinator), (1, 2));
+        assert_eq!(list.missing_shards, [3]);
+        let whole = together(vec![(1, answer(&[], &[0, 1]))], 2).expect("whole");
+        assert_eq!(whole, v1::ListGroupsResponse::default());
+        let nobody = together(vec![(2, away())], 2).expect_err("nobody answered");
+        assert_eq!(nobody.code, ErrorCode::Unavailable);
     }
 }
