@@ -131,6 +131,19 @@ fn profile(member: &Member, query: &PollQuery) -> MemberProfile {
     }
 }
 
+/// Where the member's next poll would go on.
+fn stands(view: &MemberView) -> Vec<PartitionOffset> {
+    let assigned = view.assigned.iter().filter_map(|given| {
+        Some(PartitionOffset {
+            topic_id: given.topic_id.clone(),
+            partition: given.partition,
+            offset: given.next_offset?,
+        })
+    });
+    // Those that differ come later and win.
+    assigned.chain(view.positions.iter().cloned()).collect()
+}
+
 /// The member joins again with other topics. What it keeps goes on after what was
 /// last returned, which the coordinator forgets with a join.
 async fn with_other_topics(
@@ -150,7 +163,7 @@ async fn with_other_topics(
         profile: Some(profile(member, query)),
     });
     let now = view_of(ask(state, group, join).await?)?;
-    Ok((now, before.positions))
+    Ok((now, stands(&before)))
 }
 
 /// What the member holds now; a new one waits a moment for its share.

@@ -98,7 +98,7 @@ fn seek(partition: u32, offset: i64) -> Event {
 }
 
 fn sent(partition: u32, from: i64, to: i64) -> Event {
-    sent_runs(partition, &[from..to], to)
+    sent_runs(partition, std::slice::from_ref(&(from..to)), to)
 }
 
 fn sent_runs(partition: u32, runs: &[Run], to: i64) -> Event {
