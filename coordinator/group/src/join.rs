@@ -86,10 +86,16 @@ impl Turn<'_> {
         let Some(current) = self.state.currents.get(&id) else {
             return Err(Refusal::UnknownMember(id));
         };
-        let owned = current.owned.clone();
+        let (owned, known_from) = (current.owned.clone(), current.attach_epoch);
         let unchanged = asks_the_same(known, &meta);
         let epoch = self.raise_epoch(unchanged);
-        self.attach(id, epoch, owned);
+        let attach_epoch = match meta.kind {
+            // One answer carries the new epoch, and it may be lost: who asks again
+            // with the old one is still the same.
+            MemberKind::Http => known_from,
+            MemberKind::Streaming | MemberKind::HttpShared => epoch,
+        };
+        self.attach(id, epoch, attach_epoch, owned);
         let opened = Session::opened(self.now.monotonic, &meta);
         if let Some(session) = self.live.sessions.get_mut(&id) {
             // What it was asked back keeps its deadlines.
@@ -165,14 +171,16 @@ impl Turn<'_> {
         self.live.sessions.insert(id, session);
         self.put(Key::Member(id), Value::Member(Box::new(meta)));
         self.put(Key::Target(id), Value::Target(target));
-        self.attach(id, epoch, owned);
+        self.attach(id, epoch, epoch, owned);
     }
 
-    /// A new life of a member: everything it holds is given anew.
+    /// A new life of a member: everything it holds is given anew. Who names an epoch
+    /// below `attach_epoch` is fenced.
     fn attach(
         &mut self,
         id: MemberId,
         epoch: MemberEpoch,
+        attach_epoch: MemberEpoch,
         mut owned: BTreeMap<TopicPartition, Owned>,
     ) {
         for partition in owned.values_mut() {
@@ -180,7 +188,7 @@ impl Turn<'_> {
         }
         let current = Current {
             member_epoch: epoch,
-            attach_epoch: epoch,
+            attach_epoch,
             owned,
         };
         self.put(Key::Current(id), Value::Current(current));

@@ -148,7 +148,7 @@ impl ActiveSegment {
         if self.times.first_append == TimestampMs::NONE {
             self.times.first_append = written.append_time;
         }
-        self.times.last_append = written.append_time;
+        self.times.last_append = self.times.last_append.max(written.append_time);
         self.times.max_timestamp = self.times.max_timestamp.max(written.max_timestamp);
         self.view.publish(self.size, self.end, self.times);
     }

@@ -105,8 +105,10 @@ impl LogReader {
                 entry: after.checked_sub(1).and_then(time_at),
                 next: time_at(after),
             };
-            let told = Some(header.max_timestamp);
-            let (time, _) = around.estimate(span, told);
+            // Retention and producers' windows at the copy go by it: rather too young
+            // than as old as a producer may say.
+            let (time, _) = around.estimate(span, Some(header.max_timestamp), false);
+            let time = marks.last().map_or(time, |mark| mark.1.max(time));
             if !marks.last().is_some_and(|mark| is_same(mark.1, time)) {
                 marks.push((header.base_offset, time));
             }
@@ -163,14 +165,20 @@ pub(crate) struct Around {
 
 impl Around {
     /// The index knows the time to its grain only; within the grain the producer's
-    /// timestamp is believed, beyond it never. The flag says that the index was rebuilt.
-    pub(crate) fn estimate(self, span: Span, told: Option<TimestampMs>) -> (TimestampMs, bool) {
+    /// timestamp is believed, beyond it never. Where the index was rebuilt, only if
+    /// `guess`. The flag says that it was.
+    pub(crate) fn estimate(
+        self,
+        span: Span,
+        told: Option<TimestampMs>,
+        guess: bool,
+    ) -> (TimestampMs, bool) {
         let Span { times, not_before } = span;
         // A rebuild, and the recovery of the segment that was open, give every entry
         // the segment's last append time.
         let known = self.entry.unwrap_or(times.first_append);
         let approximate = known == times.last_append && not_before < known;
-        let earliest = match approximate {
+        let earliest = match approximate && guess {
             true => not_before,
             false => known,
         };

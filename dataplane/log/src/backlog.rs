@@ -119,7 +119,7 @@ impl LogReader {
             self.warn_of_index(&error);
             Around::default()
         });
-        let (time, approximate) = around.estimate(span, unread.timestamp);
+        let (time, approximate) = around.estimate(span, unread.timestamp, true);
         let unknown = around.entry.is_none() && self.index_incomplete();
         Ok((time, approximate || unknown))
     }

@@ -64,6 +64,21 @@ fn the_next_poll_gives_up_what_was_asked_back() {
     ));
 }
 
+/// Story: a member asks for other topics and never gets the answer; it asks again with
+/// the token that it has.
+#[test]
+fn a_lost_answer_does_not_fence_a_member_that_asked_for_other_topics() {
+    let mut bench = Bench::new(2);
+    let me = bench.join_as(1, http()).unwrap();
+    let mut other = http();
+    other.subscription.names.insert("other".into());
+    for _ in 0..2 {
+        bench.claim(1, Some(1), other.clone()).unwrap();
+        let view = poll(&mut bench, me.member, Some(me.epoch)).unwrap();
+        assert!(view.epoch > me.epoch, "{view:?}");
+    }
+}
+
 #[test]
 fn callers_without_an_id_share_one_member() {
     let mut bench = Bench::new(1);

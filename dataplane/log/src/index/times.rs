@@ -17,7 +17,7 @@ impl Index {
         segment: Offset,
         offset: Offset,
     ) -> Result<Around, KvError> {
-        let known = self.append_times_between(kv, segment, (offset, Offset::MAX), 1)?;
+        let known = self.append_times_between(kv, segment, (offset, offset.plus(1)), 1)?;
         let after = known.partition_point(|mark| mark.0 <= offset);
         let time_at = |at: usize| known.get(at).map(|mark| mark.1);
         Ok(Around {
@@ -26,8 +26,8 @@ impl Index {
         })
     }
 
-    /// The entry at or below `from` in that segment, and those above it below `to`; of
-    /// the latter no more than `limit`.
+    /// The entry at or below `from` in that segment, those above it below `to`, of
+    /// which no more than `limit`, and the next one.
     pub(crate) fn append_times_between(
         &self,
         kv: &dyn IndexKv,
@@ -43,10 +43,14 @@ impl Index {
         }
         let floor = kv.last_in(&self.offset_key(segment), &self.offset_key(from))?;
         let (low, high) = (self.offset_key(from.plus(1)), self.offset_key(to));
-        let above = kv.scan(&low, &high, limit)?;
-        let stored = floor.into_iter().chain(above);
+        let within = kv.scan(&low, &high, limit)?;
+        let next = kv.scan(&high, &self.offset_key(Offset::MAX), 1)?;
+        let stored = floor.into_iter().chain(within).chain(next);
+        // A flush may have stored meanwhile what was pending.
+        let below = pending.first().map_or(Offset::MAX, |mark| mark.0);
         let stored = stored.filter_map(|(key, value)| mark_of(&key, &value));
-        Ok(stored.chain(pending).collect())
+        let stored = stored.filter(|mark| mark.0 < below);
+        Ok(stored.chain(pending.iter().copied()).collect())
     }
 
     fn pending_between(
@@ -57,11 +61,14 @@ impl Index {
     ) -> Vec<Mark> {
         let pending = self.pending.read();
         let after = pending.partition_point(|entry| entry.offset <= from);
+        let end = pending
+            .partition_point(|entry| entry.offset < to)
+            .max(after);
         let floor = after.checked_sub(1).and_then(|at| pending.get(at));
         let floor = floor.filter(|entry| entry.segment == segment);
-        let above = pending.iter().skip(after).take(limit);
-        let above = above.take_while(|entry| entry.offset < to);
-        floor.into_iter().chain(above).map(Mark::from).collect()
+        let within = pending.range(after..end).take(limit);
+        let marks = floor.into_iter().chain(within).chain(pending.get(end));
+        marks.map(Mark::from).collect()
     }
 }
 

@@ -76,51 +76,80 @@ fn survivors(log: &PartitionLog) -> Vec<(i64, i64)> {
         .collect()
 }
 
-/// A copy that is made later keeps the times of the leader, also when that has
-/// restarted and remembers only what its index tells.
+/// What a copy holds that is made from `log` now.
+fn copy_of(log: &PartitionLog, seed: u64) -> (Node, PartitionLog) {
+    let node = Node::new(seed);
+    let mut copy = PartitionLog::create(&node.folder, tp(), config());
+    copy.follow(LeaderEpoch(1)).expect("follows");
+    while copy.bounds().log_end < log.bounds().log_end {
+        let from = copy.bounds().log_end;
+        let read = log.reader().read_for_copy(from, 3_000);
+        let read = read.expect("readable");
+        for batch in ReplicaBatch::check_all(read.batches).expect("whole") {
+            let mut marks = read.append_times.iter().rev();
+            let mark = marks.find(|mark| mark.0 <= batch.base_offset());
+            copy.append_replica(&[batch], mark.expect("a time").1)
+                .expect("appended");
+        }
+    }
+    copy.set_high_watermark(log.bounds().log_end);
+    (node, copy)
+}
+
+/// A log of `count` records, one a minute, that claim to be of `claimed`.
+fn one_a_minute(count: i64, claimed: impl Fn(i64) -> i64) -> (Node, PartitionLog) {
+    let node = Node::new(9);
+    let mut log = node.log(config());
+    for n in 0..count {
+        let when = NOW.0 + n * 60 * SECOND;
+        let record = Rec {
+            value: Some(vec![b'v'; 30]),
+            ..timed(claimed(when))
+        };
+        append(&mut log, batch(&[record]), TimestampMs(when + 3));
+    }
+    commit(&mut log);
+    flush(&mut log);
+    (node, log)
+}
+
+fn restarted(node: Node, log: PartitionLog) -> (Node, PartitionLog) {
+    drop(log);
+    let node = node.killed();
+    let (log, _) = node.recover(config());
+    (node, log)
+}
+
+/// A copy that is made later keeps the times of the leader.
 #[test]
 fn a_copy_knows_when_the_leader_appended() {
-    for (restarted, count) in [(false, 200), (true, 200), (true, 12)] {
-        let node = Node::new(9);
-        let mut log = node.log(config());
-        for n in 0..count {
-            let when = NOW.0 + n * 60 * SECOND;
-            append(&mut log, batch(&[timed(when)]), TimestampMs(when + 3));
-        }
-        commit(&mut log);
-        flush(&mut log);
-        let (node, log) = match restarted {
-            false => (node, log),
-            true => {
-                drop(log);
-                let node = node.killed();
-                let (log, _) = node.recover(config());
-                (node, log)
-            }
-        };
-        let other = Node::new(10);
-        let mut copy = PartitionLog::create(&other.folder, tp(), config());
-        copy.follow(LeaderEpoch(1)).expect("follows");
-        while copy.bounds().log_end < log.bounds().log_end {
-            let from = copy.bounds().log_end;
-            let read = log.reader().read_for_copy(from, 3_000).expect("readable");
-            for batch in ReplicaBatch::check_all(read.batches).expect("whole") {
-                let mut marks = read.append_times.iter().rev();
-                let mark = marks.find(|mark| mark.0 <= batch.base_offset());
-                copy.append_replica(&[batch], mark.expect("a time").1)
-                    .expect("appended");
+    let (_node, log) = one_a_minute(200, |when| when);
+    let (_other, copy) = copy_of(&log, 10);
+    for n in 0..200 {
+        let age = oldest(&copy.reader(), n).expect("unread").0 - NOW.0;
+        let appended = n * 60 * SECOND;
+        assert!((appended..=appended + 3).contains(&age), "{n}: {age}");
+    }
+}
+
+/// Retention at a copy, and what it remembers of producers, goes by these times: old
+/// timestamps of producers must not age them, also where the leader has restarted and
+/// does not know better than that a segment was written to until some moment.
+#[test]
+fn old_timestamps_do_not_age_a_copy() {
+    for count in [12, 200] {
+        for claimed in [1, NOW.0 / 2, NOW.0 * 2] {
+            let (node, log) = one_a_minute(count, |_| claimed);
+            let (_node, log) = restarted(node, log);
+            let (_other, copy) = copy_of(&log, 10);
+            let grain = config().index_interval_bytes as i64 / 90 + 2;
+            for n in 0..count {
+                let age = oldest(&copy.reader(), n).expect("unread").0 - NOW.0;
+                let earliest = (n - grain) * 60 * SECOND;
+                let latest = count * 60 * SECOND;
+                assert!((earliest..=latest).contains(&age), "{n}: {age}");
             }
         }
-        copy.set_high_watermark(log.bounds().log_end);
-        for n in 0..count {
-            let age = oldest(&copy.reader(), n).expect("unread").0 - NOW.0;
-            let appended = n * 60 * SECOND;
-            assert!(
-                (appended..=appended + 3).contains(&age),
-                "{restarted} {n}: {age}"
-            );
-        }
-        drop(node);
     }
 }
 

@@ -114,14 +114,21 @@ pub fn last_time(marks: &[(Offset, TimestampMs)]) -> i64 {
     marks.last().map_or(TimestampMs::NONE, |mark| mark.1).0
 }
 
-/// The same from the wire; `of_all` counts where nothing more is known. In offset order.
+/// The same from the wire; `of_all` counts where nothing more is known. In offset order,
+/// and no time falls; one that no clock shows is none.
 pub fn marks(times: &[AppendTime], of_all: i64) -> Vec<(Offset, TimestampMs)> {
     let mark = |time: &AppendTime| (Offset(time.base_offset), TimestampMs(time.append_time_ms));
     let mut marks: Vec<_> = times.iter().map(mark).collect();
-    if marks.is_empty() && TimestampMs(of_all) != TimestampMs::NONE {
+    if marks.is_empty() {
         marks.push((Offset::ZERO, TimestampMs(of_all)));
     }
+    marks.retain(|mark| mark.1.0 > 0);
     marks.sort_by_key(|mark| mark.0);
+    let mut latest = TimestampMs(0);
+    for mark in &mut marks {
+        latest = latest.max(mark.1);
+        mark.1 = latest;
+    }
     marks
 }
 
