@@ -253,6 +253,7 @@ impl Part {
         self.committed = Some(offset);
         // After a gap what was on its way may lie before it.
         self.unsaved &= self.done.is_some_and(|done| offset < done);
+        self.end_chosen = self.end_chosen.filter(|chosen| offset < *chosen);
         self.sought &= generation != self.generation;
         let same = generation == self.generation;
         if self

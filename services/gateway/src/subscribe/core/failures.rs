@@ -267,6 +267,8 @@ impl Core {
         };
         part.advance_to(to);
         part.unsaved = true;
+        let unstored = planted(Fault::BeginsUnstored);
+        part.end_chosen = Some(to).filter(|_| policy == v1::ResetPolicy::Latest && !unstored);
         if planted(Fault::GapUntold) {
             return;
         }

@@ -61,6 +61,9 @@ pub struct Part {
     /// The reset policy chose the position and the coordinator does not know it: a
     /// later owner would choose anew, and skip what came in between.
     pub unsaved: bool,
+    /// After a gap the policy chose the end here. Until it is stored nothing is read:
+    /// who chose anew would skip what was sent since.
+    pub end_chosen: Option<i64>,
     /// It was moved: the next commit may go back.
     pub sought: bool,
     /// A member named its position, and no leader has said that the log reaches there.
@@ -105,6 +108,7 @@ impl Part {
             done: next,
             committed: next,
             unsaved: next.is_none(),
+            end_chosen: None,
             sought: false,
             unproven: false,
             spans: Spans::new(next, given.leader_epoch),
@@ -130,6 +134,7 @@ impl Part {
     pub fn may_read(&self) -> bool {
         let revoking = self.revoking && !planted(Fault::SentWhileRevoked);
         let held = self.paused || revoking || self.hold.is_some() || self.must_be_saved();
+        let held = held || self.end_chosen.is_some();
         !held && self.mode_allows()
     }
 
@@ -174,7 +179,7 @@ impl Part {
         self.spans = Spans::new(None, -1);
         self.want = None;
         // The member chose it: it is stored when it says so.
-        self.unsaved = false;
+        (self.unsaved, self.end_chosen) = (false, None);
         self.failed.clear();
         self.hold = None;
         self.reading = false;
@@ -190,6 +195,7 @@ impl Part {
         self.spans.cut(to);
         self.want = self.want.take().filter(|want| want.offset <= to);
         self.failed.retain(|at, _| *at < to);
+        self.end_chosen = self.end_chosen.filter(|chosen| *chosen <= to);
         self.hold = None;
         self.reading = false;
     }

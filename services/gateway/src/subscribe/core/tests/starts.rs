@@ -110,6 +110,11 @@ pub(super) fn the_position_after_a_gap_is_stored() {
         "{effects:?}"
     );
     assert!(requests(&effects).is_empty(), "5 is in the member's hands");
+    let reads = |effects: &[Effect]| effects.iter().any(|it| matches!(it, Effect::Read { .. }));
+    assert!(
+        !reads(&effects),
+        "nothing is sent that a later owner would skip"
+    );
     let effects = core.step(4, ack(0, 6));
     let [Request::Commit { offsets, .. }] = requests(&effects)[..] else {
         panic!("{effects:?}")
