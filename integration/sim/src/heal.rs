@@ -3,6 +3,7 @@
 
 use crate::{
     Checked, Happened,
+    truth::Shadow,
     world::{Event, World},
 };
 use talweg_types::TopicPartition;
@@ -178,13 +179,37 @@ impl World {
         }
     }
 
+    /// How each node stands in a partition, for whoever reads a failure.
+    fn stands(&self, tp: &TopicPartition) -> String {
+        let Some(truth) = self.oracle.truths.get(tp) else {
+            return String::new();
+        };
+        let one = |(node, shadow): (usize, &Shadow)| {
+            let process = self.nodes[node].process.as_ref();
+            let handle = process.and_then(|process| process.handles.get(tp));
+            let failure = handle.and_then(|handle| handle.failure());
+            format!(
+                "node {} holds {}..{} flushed {} watermark {} epoch {} open {} failure {failure:?}",
+                node + 1,
+                shadow.base,
+                shadow.end(),
+                shadow.flushed,
+                shadow.watermark,
+                shadow.last_epoch(),
+                shadow.open,
+            )
+        };
+        let all = truth.shadows.iter().enumerate().map(one);
+        all.collect::<Vec<_>>().join(", ")
+    }
+
     fn partition_rests(&self, tp: &TopicPartition) -> Checked {
         let state = self.control.partition(tp).ok_or("not there")?;
         let leader = self
             .leader_of(tp)
             .ok_or_else(|| format!("no leader: {state:?}"))?;
         if state.in_sync.len() != state.replicas.len() {
-            return Err(format!("not all in sync: {state:?}"));
+            return Err(format!("not all in sync: {}; {state:?}", self.stands(tp)));
         }
         let truth = self.oracle.truths.get(tp).ok_or("nothing known")?;
         let end = truth.shadows[leader].end();
