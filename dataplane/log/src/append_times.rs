@@ -44,6 +44,12 @@ impl RecentAppends {
         self.0.lock().clear();
     }
 
+    /// Whether it is known when the record at `offset` was appended.
+    pub(crate) fn covers(&self, offset: Offset) -> bool {
+        let marks = self.0.lock();
+        marks.front().is_some_and(|mark| mark.0 <= offset)
+    }
+
     /// Of `from..to`; None: the first was appended too long ago.
     pub(crate) fn between(&self, from: Offset, to: Offset) -> Option<Vec<Mark>> {
         let marks = self.0.lock();

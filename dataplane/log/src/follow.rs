@@ -222,13 +222,18 @@ impl PartitionLog {
     }
 
     /// Drops the whole log and begins anew at `start`, which lies at or above the
-    /// high watermark, with the producer state that a leader had there (a `sessions`
+    /// high watermark unless `below_watermark` is allowed, with the producer state that a leader had there (a `sessions`
     /// file). Crash-safe: until the new `partition` file is durable, a restart
     /// finds an empty log or the old one.
-    pub fn restart_at(&mut self, start: Offset, sessions: &[u8]) -> Result<(), LogError> {
+    pub fn restart_at(
+        &mut self,
+        start: Offset,
+        sessions: &[u8],
+        below_watermark: bool,
+    ) -> Result<(), LogError> {
         self.check_alive()?;
         let bounds = self.bounds();
-        if start < bounds.high_watermark {
+        if start < bounds.high_watermark && !below_watermark {
             return Err(LogError::OutOfRange {
                 offset: start,
                 bounds,
@@ -246,6 +251,7 @@ impl PartitionLog {
             self.folder
                 .fail(&format!("beginning {} anew: {error}", self.tp));
         })?;
+        self.shared.lower_bounds(start);
         self.reopen(0).map(drop)
     }
 

@@ -64,6 +64,10 @@ impl LogReader {
         from: Offset,
         max_bytes: usize,
     ) -> Result<Option<ReadOutcome>, ReadError> {
+        // The rest needs the index: not read twice.
+        if from < self.bounds().log_end && !self.recent.covers(from) {
+            return Ok(None);
+        }
         let outcome = self.try_read_above(self.first_offset(), from, Offset::MAX, max_bytes)?;
         let outcome = outcome.and_then(|outcome| self.try_timed(outcome));
         Ok(outcome.map(|outcome| compact::from_offset(outcome, from)))

@@ -135,6 +135,12 @@ impl LogReader {
         self.high_watermark.fetch_min(offset.0, Ordering::AcqRel);
     }
 
+    /// The log begins anew, perhaps below what was promised.
+    pub(crate) fn lower_bounds(&self, start: Offset) {
+        self.log_start.fetch_min(start.0, Ordering::AcqRel);
+        self.lower_high_watermark(start);
+    }
+
     pub(crate) fn set_log_end(&self, offset: Offset) {
         self.log_end.store(offset.0, Ordering::Release);
     }

@@ -6,7 +6,8 @@
 //! | any | `Follow` in a higher epoch | opens a session at its log end once no write is under way |
 //! | any | `Unfollow` in its or a later epoch | idle |
 //! | opening | `Fetched`: position good | follows: its log is a prefix of the leader's; reports, takes bounds |
-//! | opening | `Fetched`: diverged | cuts to the common end, or has failed if that is below its watermark |
+//! | opening | `Fetched`: diverged | cuts to the common end, or has failed if that is below its watermark and the epoch is not a recovered one |
+//! | opening | `Fetched`: diverged below its log start, in a recovered epoch | restarts empty: the leader says where to begin |
 //! | opening | `Fetched`: below start | restarts at the leader's log start, or has failed likewise |
 //! | follows | `Fetched`: the next batches | handed to the log; bounds taken |
 //! | follows | `Fetched`: a gap, or a break of the rules | opens another session |

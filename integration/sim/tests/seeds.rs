@@ -76,6 +76,14 @@ const KEPT: &[(u64, &str)] = &[
         313_438,
         "a disk that failed while a deleted log began anew; the oracle asked for the deleted records",
     ),
+    (
+        303_606,
+        "a follower did not begin anew below its watermark in a recovered epoch, although it may cut there",
+    ),
+    (
+        310_809,
+        "histories parted below a follower's log start, and it cut to its log start for ever",
+    ),
 ];
 
 #[test]

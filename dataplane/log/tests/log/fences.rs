@@ -154,7 +154,7 @@ fn a_follower_fences_as_its_leader_did() {
                 fence: leader.fence(),
                 ..SessionsFile::decode(&v1_sessions()).expect("reads")
             };
-            copy.restart_at(Offset(20), &sessions.encode())
+            copy.restart_at(Offset(20), &sessions.encode(), false)
                 .expect("restarted");
             copy.follow(LeaderEpoch(5)).expect("follows");
         }

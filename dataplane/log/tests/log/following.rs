@@ -227,7 +227,9 @@ fn a_replica_below_the_leaders_start_begins_anew_with_its_producers() {
     let mut copied = follower(&two, 5);
     let first = leader(8).1;
     assert!(copy_once(&first.reader(), &mut copied, 1));
-    copied.restart_at(start, &sessions).expect("begun anew");
+    copied
+        .restart_at(start, &sessions, false)
+        .expect("begun anew");
     copied.check().expect("sound");
     let bounds = copied.bounds();
     assert_eq!(
@@ -267,7 +269,7 @@ fn a_beginning_anew_that_is_cut_short_anywhere_leaves_a_log_that_can_begin_anew(
             flush(&mut copied);
             let old_end = copied.bounds().log_end;
             two.fs.freeze_at(two.fs.operations() + step);
-            let done = copied.restart_at(start, &sessions).is_ok();
+            let done = copied.restart_at(start, &sessions, false).is_ok();
             drop(copied);
             let two = if power_lost {
                 two.power_lost()
@@ -282,7 +284,9 @@ fn a_beginning_anew_that_is_cut_short_anywhere_leaves_a_log_that_can_begin_anew(
             );
             if end < start {
                 cut_short += 1;
-                copied.restart_at(start, &sessions).expect("begun anew");
+                copied
+                    .restart_at(start, &sessions, false)
+                    .expect("begun anew");
             }
             copy(&log.reader(), &mut copied);
             flush(&mut copied);
@@ -412,15 +416,21 @@ fn a_replica_may_begin_anew_below_its_own_uncommitted_end() {
     }
     let end = copied.bounds().log_end;
     let start = Offset(end.0 - 1);
-    copied.restart_at(start, &[]).expect("begun anew");
+    copied.restart_at(start, &[], false).expect("begun anew");
     copied.check().expect("sound");
     assert_eq!(
         (copied.bounds().log_start, copied.bounds().log_end),
         (start, start)
     );
     copied.set_high_watermark(start);
-    let committed = copied.restart_at(Offset(start.0 - 1), &[]);
+    let below = Offset(start.0 - 1);
+    let committed = copied.restart_at(below, &[], false);
     assert!(matches!(committed, Err(LogError::OutOfRange { .. })));
+    // In a recovered epoch.
+    copied.restart_at(below, &[], true).expect("begun anew");
+    copied.check().expect("sound");
+    let bounds = copied.bounds();
+    assert_eq!((bounds.log_start, bounds.high_watermark), (below, below));
 }
 
 #[test]

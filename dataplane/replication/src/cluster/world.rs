@@ -308,7 +308,7 @@ impl World {
                 let ends = this.log.ends();
                 self.follow(node, FollowerEvent::Truncated { ends })?;
             }
-            FollowerEffect::DropAndRestart { at } => {
+            FollowerEffect::DropAndRestart { at, .. } => {
                 this.log.restart_at(at.0);
                 self.restarts += 1;
                 self.follow(node, FollowerEvent::Restarted { at })?;

@@ -82,7 +82,7 @@ impl Follower {
                 return self.on_diverged(epoch, end, history, effects);
             }
             FetchedBody::BelowStart if opening => {
-                return self.on_below_start(fetched.log_start, effects);
+                return self.on_below_start(fetched.log_start, history, effects);
             }
             // The position was found good before: the peer breaks the rules.
             FetchedBody::Diverged { .. } | FetchedBody::BelowStart => {

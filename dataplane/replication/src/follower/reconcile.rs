@@ -41,7 +41,11 @@ impl Follower {
                 effects,
             );
         }
-        self.cut(to.max(self.log_start), below, effects);
+        if to < self.log_start {
+            // Nothing of this log stays. Where to begin, the leader says to an empty one.
+            return self.restart(Offset::ZERO, below, effects);
+        }
+        self.cut(to, below, effects);
     }
 
     /// The controller has said that an epoch began with less than was promised,
@@ -78,8 +82,14 @@ impl Follower {
         self.open(now, history, effects);
     }
 
-    pub(super) fn on_below_start<F>(&mut self, at: Offset, effects: &mut Vec<FollowerEffect<F>>) {
-        if at < self.high_watermark {
+    pub(super) fn on_below_start<F>(
+        &mut self,
+        at: Offset,
+        history: &impl History,
+        effects: &mut Vec<FollowerEffect<F>>,
+    ) {
+        let below_watermark = at < self.high_watermark;
+        if below_watermark && !self.may_cut_below(history) {
             return self.fail(
                 FollowerFailure::RefusedRestart {
                     epoch: self.fence,
@@ -89,8 +99,20 @@ impl Follower {
                 effects,
             );
         }
+        self.restart(at, below_watermark, effects);
+    }
+
+    fn restart<F>(
+        &mut self,
+        at: Offset,
+        below_watermark: bool,
+        effects: &mut Vec<FollowerEffect<F>>,
+    ) {
         self.phase = Phase::Restarting;
-        effects.push(FollowerEffect::DropAndRestart { at });
+        effects.push(FollowerEffect::DropAndRestart {
+            at,
+            below_watermark,
+        });
     }
 
     pub(super) fn on_restarted<F>(

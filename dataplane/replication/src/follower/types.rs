@@ -154,9 +154,11 @@ pub enum FollowerEffect<F> {
         below_watermark: bool,
     },
     /// Drop the log, take `sessions` as of `at` from the leader, begin there
-    /// with log start and watermark `at`, then say `Restarted`.
+    /// with log start and watermark `at`, then say `Restarted`. `below_watermark`: the
+    /// epoch allows to begin below the stored watermark.
     DropAndRestart {
         at: Offset,
+        below_watermark: bool,
     },
     /// Tell the log, then the readers.
     SetHighWatermark(Offset),

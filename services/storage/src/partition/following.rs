@@ -173,7 +173,15 @@ impl Replica {
                     below_watermark,
                 });
             }
-            FollowerEffect::DropAndRestart { at } => self.cut = Some(Cut::Restart { at }),
+            FollowerEffect::DropAndRestart {
+                at,
+                below_watermark,
+            } => {
+                self.cut = Some(Cut::Restart {
+                    at,
+                    below_watermark,
+                });
+            }
             FollowerEffect::SetHighWatermark(offset) => {
                 self.log.set_high_watermark(offset);
                 self.handle.watchers.wake_armed();
@@ -269,10 +277,16 @@ impl Replica {
                 });
                 (None, result)
             }
-            Cut::Restart { at } => {
+            Cut::Restart {
+                at,
+                below_watermark,
+            } => {
                 let sessions = std::mem::take(&mut self.sessions);
+                if below_watermark {
+                    tracing::error!(partition = %self.tp(), %at, high_watermark = %self.log.bounds().high_watermark, "dropped below the high watermark: the leader's epoch began with less than was promised");
+                }
                 tracing::warn!(partition = %self.tp(), log_end = %self.log.bounds().log_end, %at, "dropped the log, which ends below the leader's start");
-                let result = self.log.restart_at(at, &sessions);
+                let result = self.log.restart_at(at, &sessions, below_watermark);
                 (Some(FollowerEvent::Restarted { at }), result)
             }
         };

@@ -76,7 +76,7 @@ pub struct Replica {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
     Truncate { to: Offset, below_watermark: bool },
-    Restart { at: Offset },
+    Restart { at: Offset, below_watermark: bool },
 }
 
 /// What an append did.

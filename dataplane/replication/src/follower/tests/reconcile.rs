@@ -102,6 +102,13 @@ fn an_answer_that_leads_nowhere_is_a_failure() {
     }
 }
 
+fn restart(at: i64, below_watermark: bool) -> FollowerEffect<u32> {
+    FollowerEffect::DropAndRestart {
+        at: Offset(at),
+        below_watermark,
+    }
+}
+
 /// Story: retention at the leader has passed what this replica holds.
 #[test]
 fn one_below_the_leaders_start_begins_there() {
@@ -109,10 +116,7 @@ fn one_below_the_leaders_start_begins_there() {
     let mut follower = opening(&log);
     let below = fetched(1, 4, FetchedBody::BelowStart, (40, 30));
     let at = Offset(30);
-    assert_eq!(
-        step(&mut follower, below, &log),
-        [FollowerEffect::DropAndRestart { at }]
-    );
+    assert_eq!(step(&mut follower, below, &log), [restart(30, false)]);
     log = Model(vec![], 30, 30);
     assert_eq!(
         step(&mut follower, FollowerEvent::Restarted { at }, &log),
@@ -140,6 +144,37 @@ fn a_restart_below_the_watermark_is_refused() {
         )]
     );
     assert!(refused, "{effects:?}");
+}
+
+/// Story: every record of the leader's was lost with the power, its epoch is recorded
+/// as recovered, and nothing of this log can be compared with the nothing it has.
+#[test]
+fn a_recovered_epoch_may_restart_below_the_watermark() {
+    let log = log();
+    for (recovered, allowed) in [(-1, false), (3, false), (4, true)] {
+        let mut follower = Follower::new(ME);
+        step(&mut follower, follow(4, recovered, 5, &log), &log);
+        let below = fetched(1, 4, FetchedBody::BelowStart, (40, 4));
+        let effects = step(&mut follower, below, &log);
+        assert_eq!(effects == [restart(4, true)], allowed, "{recovered}");
+    }
+}
+
+/// Story: the histories part below what this log still holds. It drops all of it, and
+/// asks the leader where to begin.
+#[test]
+fn a_log_that_begins_after_the_histories_part_is_dropped() {
+    let mut follower = Follower::new(ME);
+    let log = Model(vec![(1, 6)], 6, 20);
+    step(&mut follower, follow(4, 4, 8, &log), &log);
+    let effects = step(&mut follower, diverged(1, 5), &log);
+    assert_eq!(effects, [restart(0, true)]);
+    let empty = Model(vec![], 0, 0);
+    let restarted = FollowerEvent::Restarted { at: Offset::ZERO };
+    assert_eq!(
+        step(&mut follower, restarted, &empty),
+        [open(2, 4, 0, -1, 0)]
+    );
 }
 
 /// Story: a new epoch begins while the log is being cut for the old one.
