@@ -99,6 +99,25 @@ fn keys(header: &BatchHeader, bytes: &Bytes) -> Vec<(i32, Bytes)> {
     }
 }
 
+impl ReplicaBatch {
+    /// Batches that were appended together, in order, and when: for
+    /// [`PartitionLog::append_replica`]. `append_times` as a read for a copy names them,
+    /// in offset order; None: not known.
+    pub fn runs<'a>(
+        batches: &'a [Self],
+        append_times: &'a [(Offset, TimestampMs)],
+    ) -> impl Iterator<Item = (Option<TimestampMs>, &'a [Self])> {
+        let time_of = |batch: &Self| {
+            let after = append_times.partition_point(|mark| mark.0 <= batch.base_offset());
+            let mark = append_times.get(after.saturating_sub(1))?;
+            Some(mark.1)
+        };
+        batches
+            .chunk_by(move |one, next| time_of(one) == time_of(next))
+            .map(move |run| (run.first().and_then(time_of), run))
+    }
+}
+
 /// Why replicated batches were not appended. Nothing of the write is in the log.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ReplicaError {

@@ -1,7 +1,10 @@
 //! Streams as a stranger writes them: tonic's generated clients, no code of our
 //! own in between, so that every frame of a test is in plain sight.
 
-use crate::eventually;
+mod topics;
+
+pub use topics::{bounds, create_replicated, create_topic, describe, in_sync};
+
 use bytes::Bytes;
 use std::{collections::VecDeque, time::Duration};
 use talweg_batch::BatchBuilder;
@@ -9,9 +12,8 @@ use talweg_kit::errors::Refusal;
 use talweg_proto::v1::{
     self, Acks, Credit, ErrorCode, ErrorDetail, FetchOpen, FetchPartition, FetchRequest,
     FetchResponse, ProduceOpen, ProduceRequest, ProduceResponse, fetch_partition::Start,
-    fetch_request, fetch_response, fetch_service_client::FetchServiceClient,
-    offset_service_client::OffsetServiceClient, produce_request, produce_response,
-    produce_service_client::ProduceServiceClient, topic_service_client::TopicServiceClient,
+    fetch_request, fetch_response, fetch_service_client::FetchServiceClient, produce_request,
+    produce_response, produce_service_client::ProduceServiceClient,
 };
 use talweg_types::{Compression, ProducerEpoch, ProducerId, Sequence, TimestampMs};
 use tokio::{sync::mpsc, time::timeout};
@@ -41,121 +43,6 @@ pub fn detail(status: &Status) -> ErrorDetail {
 /// The code of an error detail.
 pub fn code(detail: &ErrorDetail) -> ErrorCode {
     ErrorCode::try_from(detail.code).expect("a known code")
-}
-
-/// Creates a topic with the default replication factor; its id.
-pub async fn create_topic(
-    channel: &Channel,
-    name: &str,
-    partitions: i32,
-    config: &[(&str, &str)],
-) -> Bytes {
-    create(channel, name, partitions, None, config).await
-}
-
-/// Creates a topic with `replication_factor` replicas of each partition; its id.
-pub async fn create_replicated(
-    channel: &Channel,
-    name: &str,
-    partitions: i32,
-    replication_factor: i32,
-    config: &[(&str, &str)],
-) -> Bytes {
-    create(channel, name, partitions, Some(replication_factor), config).await
-}
-
-async fn create(
-    channel: &Channel,
-    name: &str,
-    partitions: i32,
-    replication_factor: Option<i32>,
-    config: &[(&str, &str)],
-) -> Bytes {
-    let config = config
-        .iter()
-        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-        .collect();
-    let request = v1::CreateTopicRequest {
-        name: name.into(),
-        partitions: Some(partitions),
-        replication_factor,
-        config,
-        ..Default::default()
-    };
-    let created = TopicServiceClient::new(channel.clone())
-        .create_topic(request)
-        .await;
-    created
-        .unwrap_or_else(|e| panic!("create {name}: {e}"))
-        .into_inner()
-        .topic
-        .expect("topic")
-        .topic_id
-}
-
-/// Log start and high watermark of one partition, from its leader.
-pub async fn bounds(
-    channel: &Channel,
-    topic: &str,
-    partition: u32,
-) -> Result<v1::PartitionBounds, String> {
-    let query = v1::OffsetQuery {
-        topic: topic.into(),
-        partition,
-        at: None,
-        ..Default::default()
-    };
-    let request = v1::ListOffsetsRequest {
-        queries: vec![query],
-    };
-    let answer = OffsetServiceClient::new(channel.clone())
-        .list_offsets(request)
-        .await
-        .map_err(|e| e.to_string())?;
-    let answer = answer
-        .into_inner()
-        .answers
-        .into_iter()
-        .next()
-        .ok_or("no answer")?;
-    match answer.error {
-        Some(error) => Err(error.message),
-        None => answer.bounds.ok_or_else(|| "no bounds".into()),
-    }
-}
-
-/// The partitions of a topic, as a gateway describes them.
-pub async fn describe(
-    channel: &Channel,
-    topic: &str,
-) -> Result<Vec<v1::PartitionDescription>, String> {
-    let request = v1::DescribeTopicRequest {
-        name: topic.into(),
-        ..Default::default()
-    };
-    let described = TopicServiceClient::new(channel.clone())
-        .describe_topic(request)
-        .await;
-    let described = described.map_err(|status| status.to_string())?;
-    Ok(described.into_inner().partitions)
-}
-
-/// Waits until each partition of a topic has a leader and so many in sync.
-pub async fn in_sync(
-    channel: &Channel,
-    topic: &str,
-    replicas: usize,
-) -> Vec<v1::PartitionDescription> {
-    let what = format!("{replicas} of {topic} in sync");
-    eventually(&what, Duration::from_secs(60), || async {
-        let partitions = describe(channel, topic).await?;
-        let whole = |p: &v1::PartitionDescription| p.leader > 0 && p.in_sync.len() == replicas;
-        match !partitions.is_empty() && partitions.iter().all(whole) {
-            true => Ok(partitions),
-            false => Err(format!("{partitions:?}")),
-        }
-    })
-    .await
 }
 
 /// An uncompressed batch of values without keys.

@@ -606,6 +606,16 @@ async fn a_kept_view_of_another_history_is_dropped() {
     check(&coordinator).await;
 }
 
+/// An offset in the usual topic and one in topic `u`.
+async fn commit_to_both(gateway: &mut Gateway) {
+    let other = talweg_types::TopicPartition {
+        topic_id: support::world::id_of("u"),
+        ..at(0)
+    };
+    let both = vec![offset(at(0), 20, false), offset(other, 30, false)];
+    gateway.commit("g", commit(None, both)).await;
+}
+
 /// Story: a topic is deleted. Its offsets go; those of a topic that is only missing
 /// from the view would stay.
 #[tokio::test(flavor = "multi_thread")]
@@ -614,19 +624,7 @@ async fn a_deleted_topic_takes_its_offsets_along() {
     world.create_topic("u", 1);
     let coordinator = world.with_all_shards(dir.path()).await;
     let mut gateway = Gateway::open(&coordinator, 1).await;
-    let other = talweg_types::TopicPartition {
-        topic_id: support::world::id_of("u"),
-        ..at(0)
-    };
-    gateway
-        .commit(
-            "g",
-            commit(
-                None,
-                vec![offset(at(0), 20, false), offset(other, 30, false)],
-            ),
-        )
-        .await;
+    commit_to_both(&mut gateway).await;
     world.delete_topic("u");
     eventually("its offsets are gone", || async {
         (stored(&coordinator, "g").await == [(0, 20)]).then_some(())
@@ -643,12 +641,7 @@ async fn a_topic_that_was_deleted_unheard_takes_its_offsets_along() {
     world.create_topic("u", 1);
     let coordinator = world.with_all_shards(dir.path()).await;
     let mut gateway = Gateway::open(&coordinator, 1).await;
-    let other = talweg_types::TopicPartition {
-        topic_id: support::world::id_of("u"),
-        ..at(0)
-    };
-    let both = vec![offset(at(0), 20, false), offset(other, 30, false)];
-    gateway.commit("g", commit(None, both)).await;
+    commit_to_both(&mut gateway).await;
     drop(gateway);
     coordinator
         .stop(std::time::Duration::from_millis(300))

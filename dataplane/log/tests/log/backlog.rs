@@ -3,7 +3,7 @@
 
 use crate::common::*;
 use proptest::prelude::*;
-use talweg_log::{CompactionConfig, LogConfig, LogReader, PartitionLog, ReplicaBatch};
+use talweg_log::{CompactionConfig, LogConfig, LogReader, PartitionLog};
 use talweg_types::{LeaderEpoch, Offset, Ratio, TimestampMs};
 
 const SECOND: i64 = 1_000;
@@ -81,17 +81,7 @@ fn copy_of(log: &PartitionLog, seed: u64) -> (Node, PartitionLog) {
     let node = Node::new(seed);
     let mut copy = PartitionLog::create(&node.folder, tp(), config());
     copy.follow(LeaderEpoch(1)).expect("follows");
-    while copy.bounds().log_end < log.bounds().log_end {
-        let from = copy.bounds().log_end;
-        let read = log.reader().read_for_copy(from, 3_000);
-        let read = read.expect("readable");
-        for batch in ReplicaBatch::check_all(read.batches).expect("whole") {
-            let mut marks = read.append_times.iter().rev();
-            let mark = marks.find(|mark| mark.0 <= batch.base_offset());
-            copy.append_replica(&[batch], mark.expect("a time").1)
-                .expect("appended");
-        }
-    }
+    while copy_once(&log.reader(), &mut copy, 3_000) {}
     copy.set_high_watermark(log.bounds().log_end);
     (node, copy)
 }

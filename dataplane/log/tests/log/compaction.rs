@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use talweg_batch::BatchHeader;
 use talweg_log::{
     Compaction, CompactionConfig, CompactionError, CompactionReport, LogConfig, LogError,
-    LogReader, PartitionLog, ReplicaBatch, fs::power_loss::OpKind,
+    LogReader, PartitionLog, fs::power_loss::OpKind,
 };
 use talweg_types::{LeaderEpoch, Offset, Ratio, TimestampMs};
 
@@ -255,11 +255,7 @@ fn a_copy_of_a_compacted_log_knows_what_the_log_knows() {
         copy.follow(log.leader_epoch()).expect("follows");
         let reader = log.reader();
         while copy.bounds().log_end < most.min(end(&reader).0 as usize).into_offset() {
-            let outcome = reader
-                .read_for_copy(copy.bounds().log_end, 700)
-                .expect("readable");
-            let batches = ReplicaBatch::check_all(outcome.batches).expect("checked");
-            copy.append_replica(&batches, NOW).expect("appended");
+            assert!(copy_once(&reader, copy, 700));
         }
         flush(copy);
         copy.check().expect("invariants of a copy");

@@ -4,7 +4,7 @@
 use crate::common::*;
 use proptest::prelude::*;
 use talweg_log::{
-    AppendError, Fence, PartitionLog, ReplicaBatch,
+    AppendError, Fence, PartitionLog,
     sidecar::{
         Sidecar,
         sessions::{SegmentState, SessionsFile},
@@ -158,15 +158,7 @@ fn a_follower_fences_as_its_leader_did() {
                 .expect("restarted");
             copy.follow(LeaderEpoch(5)).expect("follows");
         }
-        while copy.bounds().log_end < leader.bounds().log_end {
-            let read = leader
-                .reader()
-                .read_for_copy(copy.bounds().log_end, 1500)
-                .expect("readable");
-            let batches = ReplicaBatch::check_all(read.batches).expect("whole");
-            copy.append_replica(&batches, NOW).expect("appended");
-            copy.check().expect("sound");
-        }
+        while copy_once(&leader.reader(), &mut copy, 1_500) {}
         copy.set_high_watermark(leader.bounds().high_watermark);
         copy.begin_epoch(LeaderEpoch(6)).expect("leads");
         assert_eq!(write(&mut copy, 3, 9, 40), Err(fenced(3, 4)));

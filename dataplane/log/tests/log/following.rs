@@ -33,27 +33,6 @@ fn follower(node: &Node, epoch: i32) -> PartitionLog {
     log
 }
 
-/// One fetch; false at the end.
-fn copy_once(from: &LogReader, to: &mut PartitionLog, max_bytes: usize) -> bool {
-    let outcome = from
-        .read_for_copy(to.bounds().log_end, max_bytes)
-        .expect("readable");
-    if outcome.batches.is_empty() {
-        return false;
-    }
-    let batches = ReplicaBatch::check_all(outcome.batches).expect("whole");
-    let time_of = |batch: &ReplicaBatch| {
-        let marks = outcome.append_times.iter();
-        let mark = marks.rev().find(|mark| mark.0 <= batch.base_offset());
-        mark.expect("a time").1
-    };
-    for run in batches.chunk_by(|one, next| time_of(one) == time_of(next)) {
-        to.append_replica(run, time_of(&run[0])).expect("appended");
-    }
-    to.check().expect("sound after an append");
-    true
-}
-
 fn copy(from: &LogReader, to: &mut PartitionLog) {
     while copy_once(from, to, 1500) {}
     to.set_high_watermark(from.bounds().high_watermark);

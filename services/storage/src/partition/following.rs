@@ -14,7 +14,7 @@ use super::{
 use crate::replicate::{LogHistory, ReplicaFrame, Word};
 use bytes::Bytes;
 use std::collections::VecDeque;
-use talweg_log::{LogError, ReplicaError};
+use talweg_log::{LogError, ReplicaBatch, ReplicaError};
 use talweg_replication::{
     Fetched, Follow, FollowerEffect, FollowerEvent, FollowerFailure, MonotonicMs, OpenFetch,
     ReplicaEnds, SessionTag,
@@ -219,7 +219,7 @@ impl Replica {
         frame: &ReplicaFrame,
         done: &mut AppendedRound,
     ) -> FollowerEvent<ReplicaFrame> {
-        for (time, batches) in frame.runs() {
+        for (time, batches) in ReplicaBatch::runs(&frame.batches, &frame.append_times) {
             let time = time.unwrap_or_else(|| (self.wall_clock)());
             if let Err(error) = self.log.append_replica(batches, time) {
                 self.show(&error);

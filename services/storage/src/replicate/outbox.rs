@@ -18,22 +18,6 @@ pub struct ReplicaFrame {
     pub _credit: CreditHold,
 }
 
-impl ReplicaFrame {
-    /// Batches that were appended together, in order, and when.
-    pub fn runs(&self) -> impl Iterator<Item = (Option<TimestampMs>, &[ReplicaBatch])> {
-        let time_of = |batch: &ReplicaBatch| {
-            let after = self
-                .append_times
-                .partition_point(|(from, _)| *from <= batch.base_offset());
-            let mark = self.append_times.get(after.saturating_sub(1))?;
-            Some(mark.1)
-        };
-        self.batches
-            .chunk_by(move |one, next| time_of(one) == time_of(next))
-            .map(move |run| (run.first().and_then(time_of), run))
-    }
-}
-
 /// Bytes that a loop holds; dropping it gives them back to the stream.
 pub struct CreditHold {
     bytes: u64,

@@ -11,7 +11,7 @@ use talweg_batch::{
 };
 use talweg_log::{
     AppendError, Appended, FolderOptions, LogConfig, LogFolder, LogReader, PartitionLog, ReadError,
-    RecoveryReport,
+    RecoveryReport, ReplicaBatch,
     fs::PowerLossFs,
     kv::{IndexKv, MemKv},
 };
@@ -364,4 +364,20 @@ pub fn rebuild(reader: &LogReader) {
         steps += 1;
         assert!(steps < 100_000, "the rebuild ends");
     }
+}
+
+/// One fetch of a follower; false at the end.
+pub fn copy_once(from: &LogReader, to: &mut PartitionLog, max_bytes: usize) -> bool {
+    let read = from.read_for_copy(to.bounds().log_end, max_bytes);
+    let read = read.expect("readable");
+    if read.batches.is_empty() {
+        return false;
+    }
+    let batches = ReplicaBatch::check_all(read.batches).expect("whole");
+    for (time, run) in ReplicaBatch::runs(&batches, &read.append_times) {
+        to.append_replica(run, time.expect("a time"))
+            .expect("appended");
+    }
+    to.check().expect("sound after an append");
+    true
 }
