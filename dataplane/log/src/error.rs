@@ -48,9 +48,9 @@ pub enum LogError {
     /// A flush ticket is out; the call works after its `flush_done`.
     #[error("a flush of this partition is in flight")]
     FlushInFlight,
-    /// A round of compaction is out; the call works after its `compaction_done`.
-    #[error("a compaction of this partition is in flight")]
-    CompactionInFlight,
+    /// A rewrite is out; the call works after its `rewrite_done`.
+    #[error("a rewrite of this partition's segments is in flight")]
+    RewriteInFlight,
     /// Files in the folder belong to another partition. Nothing was touched.
     #[error("the folder of {expected} holds files of {found}")]
     WrongIdentity { expected: String, found: String },

@@ -261,8 +261,8 @@ impl PartitionLog {
         if self.flush_in_flight {
             return Err(LogError::FlushInFlight);
         }
-        if self.compaction.is_some() {
-            return Err(LogError::CompactionInFlight);
+        if self.rewrite.is_some() {
+            return Err(LogError::RewriteInFlight);
         }
         let sessions = self.sessions_from(start, sessions);
         self.forget_files();

@@ -7,7 +7,7 @@ pub(crate) const PARTITION: &str = "partition";
 pub(crate) const SEGMENT: &str = "log";
 pub(crate) const SEAL: &str = "seal";
 pub(crate) const SESSIONS: &str = "sessions";
-/// A `seal` that decides the replacement of segments; see `compact::swap`.
+/// A `seal` that decides the replacement of segments; see `rewrite::swap`.
 pub(crate) const SWAP: &str = "swap";
 /// Suffix of a segment or seal that compaction is writing; without a `swap` file
 /// it is removed at the next open.

@@ -55,8 +55,8 @@ pub struct PartitionLog {
     /// Off the log, their files still there.
     pub(crate) condemned: Vec<Condemned>,
     pub(crate) flush_in_flight: bool,
-    /// A round of compaction is out; set to true, it ends early.
-    pub(crate) compaction: Option<Arc<AtomicBool>>,
+    /// A rewrite is out; set to true, it ends early.
+    pub(crate) rewrite: Option<Arc<AtomicBool>>,
     /// The log start as the last tick told it.
     pub(crate) reported_start: Offset,
     /// Bytes appended as of the last tick.
@@ -120,7 +120,7 @@ impl PartitionLog {
             disk: DiskState::default(),
             condemned: Vec::new(),
             flush_in_flight: false,
-            compaction: None,
+            rewrite: None,
             reported_start: Offset::ZERO,
             tail_checked: 0,
             deleted: false,

@@ -73,7 +73,7 @@ impl LogReader {
         Ok(outcome.map(|outcome| compact::from_offset(outcome, from)))
     }
 
-    fn read_above(
+    pub(crate) fn read_above(
         &self,
         start: Offset,
         from: Offset,
@@ -238,7 +238,7 @@ impl LogReader {
             });
         }
         if gone {
-            // The file of a retained segment is missing.
+            self.note_missing(view);
             return Err(ReadError::Damaged {
                 from,
                 next_good: view.end(),

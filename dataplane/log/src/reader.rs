@@ -40,6 +40,8 @@ pub struct LogReader {
     deleted: AtomicBool,
     /// Counts truncations: what a reader finds odd across one is no damage.
     pub(crate) generation: AtomicU64,
+    /// Damage was met that is not repaired.
+    pub(crate) damaged: AtomicBool,
 }
 
 /// Whole batches, as they lie in the log.
@@ -78,6 +80,7 @@ impl LogReader {
             flushed_end: AtomicI64::new(0),
             deleted: AtomicBool::new(false),
             generation: AtomicU64::new(0),
+            damaged: AtomicBool::new(false),
         }
     }
 

@@ -231,7 +231,7 @@ impl PartitionLog {
     pub(crate) fn move_log_start(&mut self, offset: Offset) {
         self.shared.set_log_start(offset);
         let mut unsealed = self.closing.len() + usize::from(self.active.is_some());
-        if self.compaction.is_some() {
+        if self.rewrite.is_some() {
             // A round works on them: they leave when it is back.
             unsealed = usize::MAX;
         }

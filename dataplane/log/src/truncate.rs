@@ -50,8 +50,8 @@ impl PartitionLog {
         if self.flush_in_flight {
             return Err(LogError::FlushInFlight);
         }
-        if self.compaction.is_some() {
-            return Err(LogError::CompactionInFlight);
+        if self.rewrite.is_some() {
+            return Err(LogError::RewriteInFlight);
         }
         if let Some(ticket) = self.ticket(false) {
             let result = ticket.run();

@@ -28,7 +28,7 @@ impl LogReader {
         open.seal
             .get_or_init(|| {
                 let seal = view.read_seal(&*self.folder.fs)?;
-                view.add_damage(&seal.damage);
+                self.note_damage(view, &seal.damage);
                 view.note_cleaned(seal.cleaned);
                 Some(seal)
             })
@@ -63,7 +63,7 @@ impl LogReader {
         if !found.is_empty() {
             tracing::error!(partition = %self.tp, segment = %view.base, ranges = ?found, "damaged records on disk");
         }
-        view.add_damage(&found);
+        self.note_damage(view, &found);
         view.damage.write().bad_blocks = bad_blocks;
         Ok(())
     }
@@ -94,7 +94,7 @@ pub(crate) fn assess_file(
     epochs: &Epochs,
     known: Vec<SealedDamage>,
 ) -> io::Result<Vec<SealedDamage>> {
-    let mut walk = Walker::new(file, 0, size, base, DATA_CHUNK).stepping_over(known);
+    let mut walk = Walker::new(file, 0, size, base, DATA_CHUNK).stepping_over(known.clone());
     let mut found = Vec::new();
     // Batches that touch a bad block although each looks right by itself.
     let mut suspects: Vec<(usize, SealedDamage)> = Vec::new();
@@ -166,7 +166,7 @@ pub(crate) fn assess_file(
             end,
         });
     }
-    blame_suspects(bad_blocks, suspects, &mut found);
+    blame_suspects(bad_blocks, suspects, &known, &mut found);
     Ok(found)
 }
 
@@ -175,12 +175,14 @@ pub(crate) fn assess_file(
 fn blame_suspects(
     bad_blocks: &[usize],
     suspects: Vec<(usize, SealedDamage)>,
+    known: &[SealedDamage],
     found: &mut Vec<SealedDamage>,
 ) {
     let explained = |block: usize, found: &[SealedDamage]| {
         let (start, end) = (block as u64 * BLOCK_BYTES, (block as u64 + 1) * BLOCK_BYTES);
-        found
-            .iter()
+        let guilty = known.iter().chain(found);
+        guilty
+            .into_iter()
             .any(|range| range.start_position < end && start < range.end_position)
     };
     let unexplained: Vec<usize> = bad_blocks

@@ -42,3 +42,16 @@ pub async fn call(method: &str, url: &str, headers: &[(&str, &str)], body: &str)
         body,
     }
 }
+
+/// The sum of a metric's series on one process's page; 0 where it has none.
+pub async fn metric(port: u16, name: &str) -> f64 {
+    let url = format!("http://127.0.0.1:{port}/metrics");
+    let page = call("GET", &url, &[], "").await.body;
+    let page = String::from_utf8_lossy(&page).into_owned();
+    let value = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        let named = rest.starts_with('{') || rest.starts_with(' ');
+        named.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok())?
+    };
+    page.lines().filter_map(value).sum()
+}

@@ -56,6 +56,12 @@ impl Stack {
         &self.urls.scraped
     }
 
+    /// Where the processes of a plane show their metrics.
+    pub fn ports_of(&self, plane: &str) -> Vec<u16> {
+        let of = |(name, port): &(&'static str, u16)| (*name == plane).then_some(*port);
+        self.scraped().iter().filter_map(of).collect()
+    }
+
     /// gRPC URL of gateway `i`.
     pub fn gateway(&self, i: usize) -> String {
         self.urls.gateways[i].clone()

@@ -110,20 +110,10 @@ fn holds(state: &BTreeMap<String, u64>, before: &Written, after: &Written) {
     }
 }
 
-async fn compactions(stack: &Stack) -> Vec<u64> {
+async fn compactions(stack: &Stack) -> Vec<f64> {
     let mut counts = Vec::new();
-    for (name, port) in stack.scraped() {
-        if !name.contains("storage") {
-            continue;
-        }
-        let url = format!("http://127.0.0.1:{port}/metrics");
-        let answer = http::call("GET", &url, &[], "").await;
-        let page = String::from_utf8_lossy(&answer.body).into_owned();
-        let line = page
-            .lines()
-            .find(|line| line.starts_with("talweg_storage_compactions_total"))
-            .and_then(|line| line.rsplit(' ').next()?.parse().ok());
-        counts.push(line.unwrap_or(0));
+    for port in stack.ports_of("storage") {
+        counts.push(http::metric(port, "talweg_storage_compactions_total").await);
     }
     counts
 }
@@ -184,7 +174,7 @@ async fn a_compacted_topic_keeps_the_newest_of_each_key() {
         Duration::from_secs(60),
         || async {
             let counts = compactions(&stack).await;
-            match counts.len() == 3 && counts.iter().all(|count| *count > 0) {
+            match counts.len() == 3 && counts.iter().all(|count| *count > 0.0) {
                 true => Ok(()),
                 false => Err(format!("{counts:?}")),
             }

@@ -81,20 +81,8 @@ async fn read(channel: &Channel, rack: &str) -> Arc<Mutex<Seen>> {
 
 /// Encoded bytes that a node has sent to readers.
 async fn fetched(stack: &Stack, storage: usize) -> u64 {
-    let line = stack.storages[storage].ready_line();
-    let address = line
-        .split(' ')
-        .find_map(|word| word.strip_prefix("http="))
-        .expect("an address");
-    let answer = http::call("GET", &format!("http://{address}/metrics"), &[], "").await;
-    let text = String::from_utf8_lossy(&answer.body);
-    let line = text
-        .lines()
-        .find(|line| !line.starts_with('#') && line.contains("fetched_bytes_total"))
-        .expect("the metric")
-        .to_owned();
-    let value = line.rsplit(' ').next().expect("a value");
-    value.parse::<f64>().expect("a number") as u64
+    let port = stack.ports_of("storage")[storage];
+    http::metric(port, "talweg_storage_fetched_bytes_total").await as u64
 }
 
 /// Waits until the reader has progressed by what only `server` has sent.

@@ -2,17 +2,15 @@
 //! processes. Each test names its public source and says what was adapted.
 
 use bytes::Bytes;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::time::Duration;
 use talweg_harness::{
-    Load, Process, Stack, eventually, free_port,
+    Load, Process, Stack, eventually, flip, free_port,
     http::call,
     raw::{
         self, PLENTY, RawFetch, RawProduce, batch, bounds, code, connect, create_topic, describe,
-        detail, from, in_sync, numbered_batch, read_all,
+        detail, drain, from, in_sync, leader, numbered_batch, read_all,
     },
+    replica,
 };
 use talweg_proto::v1::{
     self, Acks, ErrorCode, FetchOpen, Form, cluster_service_client::ClusterServiceClient,
@@ -26,18 +24,6 @@ const START: Duration = Duration::from_secs(30);
 const STOP: Duration = Duration::from_secs(15);
 /// For progress on a busy machine.
 const PROGRESS: Duration = Duration::from_secs(30);
-
-/// Place of a partition's leader among the storage nodes.
-async fn leader(c: &Channel, topic: &str, partition: usize) -> usize {
-    let partitions = eventually("a leader", PROGRESS, || async {
-        let partitions = describe(c, topic).await?;
-        match partitions.iter().all(|p| p.leader > 0) {
-            true => Ok(partitions),
-            false => Err(format!("{partitions:?}")),
-        }
-    });
-    partitions.await[partition].leader as usize - 1
-}
 
 async fn produce(c: &Channel, partition: u32, bytes: Bytes) -> Result<i64, v1::ErrorDetail> {
     let mut stream = RawProduce::open(c, Acks::All).await;
@@ -67,23 +53,6 @@ async fn delete(c: &Channel, name: &str) {
         .delete_topic(request)
         .await;
     deleted.expect("deleted");
-}
-
-/// Leaders move away from these nodes until told otherwise.
-async fn drain(c: &Channel, nodes: &[u32]) {
-    for node_id in nodes.iter().copied() {
-        let request = v1::DrainNodeRequest { node_id };
-        let drained = ClusterServiceClient::new(c.clone())
-            .drain_node(request)
-            .await;
-        drained.expect("drained");
-    }
-}
-
-/// The folder of a partition of topic `id` on a node.
-fn replica(data: &Path, id: &[u8], partition: u32) -> PathBuf {
-    let id = uuid::Uuid::from_slice(id).expect("16 bytes");
-    data.join(format!("{id}-{partition}"))
 }
 
 fn texts(records: &[v1::FetchedRecord]) -> Vec<String> {
@@ -362,7 +331,7 @@ async fn b035_one_bad_batch_does_not_stop_the_other_partitions() {
     }
     let segment = replica(&stack.storage_data(0), &id, 0).join(format!("{:020}.log", 0));
     let position = 10 * batch(&[b"value"]).len() + 64;
-    flip(&segment, position);
+    flip(&segment, position as u64);
     block_in_place(|| stack.storages[1].start(START));
     eventually("all but one in sync", PROGRESS, || async {
         let partitions = describe(&c, "t").await?;
@@ -383,21 +352,8 @@ async fn b035_one_bad_batch_does_not_stop_the_other_partitions() {
         (1, &[1][..]),
         "not the damaged one"
     );
-    flip(&segment, position);
+    flip(&segment, position as u64);
     in_sync(&c, "t", 2).await;
-}
-
-fn flip(file: &Path, position: usize) {
-    use std::os::unix::fs::FileExt;
-    let file = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open(file)
-        .expect("a segment");
-    let mut byte = [0];
-    let at = position as u64;
-    file.read_exact_at(&mut byte, at).expect("read");
-    file.write_all_at(&[byte[0] ^ 0x10], at).expect("written");
 }
 
 /// B036, infinyon/fluvio #4472, #4452: a follower that is far behind catches up

@@ -10,20 +10,15 @@ use crate::{
     clock,
     node::Node,
     partition::{Command, PartitionHandle},
+    rewrites::{self, Waiting},
+    worker::{Stopping, Worker},
 };
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::{
-    collections::BTreeMap,
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::{self, JoinHandle},
+    sync::Arc,
     time::{Duration, Instant},
 };
-use talweg_log::{Compaction, CompactionError, CompactionReport};
-use talweg_replication::MonotonicMs;
+use talweg_log::{CompactionReport, RewriteError};
 use talweg_types::{Ratio, TopicPartition};
 
 /// Between two looks at the logs.
@@ -31,74 +26,32 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// After a failure, or when the owner has found nothing to do, a log waits this long.
 const AGAIN_MS: u64 = 15_000;
 
-/// The running thread.
-pub struct Compactor {
-    stopping: Arc<AtomicBool>,
-    /// Dropped to wake the thread.
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Compactor {
-    pub fn spawn(node: Arc<Node>) -> io::Result<Self> {
-        let stopping = Arc::new(AtomicBool::new(false));
-        let (stop, stopped) = bounded(0);
+/// Starts the thread.
+pub fn spawn(node: Arc<Node>) -> io::Result<Worker> {
+    Worker::spawn("compaction", |stopping| {
         let mut work = Work {
             node,
-            stopping: Arc::clone(&stopping),
-            stopped,
-            not_before: BTreeMap::new(),
-        };
-        let thread = thread::Builder::new()
-            .name("compaction".into())
-            .spawn(move || work.run())?;
-        Ok(Self {
             stopping,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
-    }
-
-    /// No round goes on; the one that is out comes back soon.
-    pub fn stop(&mut self) {
-        self.stopping.store(true, Ordering::Release);
-        self.stop = None;
-    }
-
-    /// For a disk that hangs: the thread is not waited for.
-    pub fn abandon(&mut self) {
-        self.stop();
-        self.thread = None;
-    }
-}
-
-impl Drop for Compactor {
-    fn drop(&mut self) {
-        self.stop();
-        // It touches files until it has ended.
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
+            waiting: Waiting::default(),
+        };
+        work.run();
+    })
 }
 
 struct Work {
     node: Arc<Node>,
-    stopping: Arc<AtomicBool>,
-    stopped: Receiver<()>,
-    /// Logs that wait.
-    not_before: BTreeMap<TopicPartition, MonotonicMs>,
+    stopping: Stopping,
+    waiting: Waiting,
 }
 
 impl Work {
     fn run(&mut self) {
-        while !self.stopping.load(Ordering::Acquire) {
-            let now = clock::monotonic_now();
-            self.not_before.retain(|_, until| *until > now);
+        while !self.stopping.is_set() {
+            self.waiting.pass();
             match self.neediest() {
                 Some(handle) => self.compact(&handle),
-                None => match self.stopped.recv_timeout(LOOK_EVERY) {
-                    Err(RecvTimeoutError::Timeout) => {}
-                    _ => return,
-                },
+                None if self.stopping.wait(LOOK_EVERY) => return,
+                None => {}
             }
         }
     }
@@ -110,7 +63,7 @@ impl Work {
         let mut highest = Ratio::of(0, 1);
         let mut best = None;
         for handle in self.node.partitions.all() {
-            if self.stopping.load(Ordering::Acquire) {
+            if self.stopping.is_set() {
                 return None;
             }
             if handle.failure().is_some() {
@@ -120,7 +73,7 @@ impl Work {
                 continue;
             };
             highest = highest.max(need.dirty_ratio);
-            let waits = self.not_before.contains_key(&handle.tp);
+            let waits = self.waiting.holds(&handle.tp);
             if need.is_due && !waits && best.as_ref().is_none_or(|(most, _)| need > *most) {
                 best = Some((need, handle));
             }
@@ -131,44 +84,25 @@ impl Work {
 
     fn compact(&mut self, handle: &PartitionHandle) {
         let tp = handle.tp;
-        let (give, taken) = bounded(1);
-        let owner = self.node.loop_of(handle);
-        let asked = owner.send(Command::Compact { tp, give });
-        let round = asked.ok().and_then(|()| taken.recv().ok().flatten());
+        let round = rewrites::ask(&self.node, handle, |give| Command::Compact { tp, give });
         let Some(mut round) = round else {
-            self.wait(tp);
+            self.waiting.add(tp, AGAIN_MS);
             return;
         };
         let begun = Instant::now();
-        let stopping = Arc::clone(&self.stopping);
-        let result = round.run(&|| stopping.load(Ordering::Acquire));
+        let result = round.run(&|| self.stopping.is_set());
         self.show(tp, begun.elapsed(), &result);
         if result.is_err() {
-            self.wait(tp);
+            self.waiting.add(tp, AGAIN_MS);
         }
-        let (done, installed) = bounded(1);
-        let back = Command::Compacted {
-            tp,
-            round: Box::new(round),
-            done,
-        };
-        // Until readers see it, another look would find what is done already. A
-        // loop that has ended drops both.
-        if self.node.loop_of(handle).send(back).is_ok() {
-            let _ = installed.recv();
-        }
-    }
-
-    fn wait(&mut self, tp: TopicPartition) {
-        let until = clock::monotonic_now().plus(AGAIN_MS);
-        self.not_before.insert(tp, until);
+        rewrites::give_back(&self.node, handle, round);
     }
 
     fn show(
         &self,
         tp: TopicPartition,
         took: Duration,
-        result: &Result<CompactionReport, CompactionError>,
+        result: &Result<CompactionReport, RewriteError>,
     ) {
         let metrics = &self.node.metrics;
         match result {
@@ -176,7 +110,7 @@ impl Work {
                 metrics.compacted(report, took);
                 tracing::info!(partition = %tp, ?report, ?took, "compacted");
             }
-            Err(CompactionError::Cancelled) => {
+            Err(RewriteError::Cancelled) => {
                 tracing::debug!(partition = %tp, "compaction cancelled");
             }
             Err(error) => {
@@ -186,6 +120,3 @@ impl Work {
         }
     }
 }
-
-/// What a loop gives the compactor.
-pub type GivenRound = Sender<Option<Compaction>>;

@@ -25,13 +25,16 @@ mod metrics;
 mod node;
 mod partition;
 mod produce;
+mod repairer;
 mod replicate;
 mod resolve;
+mod rewrites;
 mod services;
 mod start;
 mod stop;
 mod stream;
 mod view;
+mod worker;
 
 use talweg_kit::clock;
 

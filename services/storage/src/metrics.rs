@@ -51,6 +51,10 @@ pub struct Metrics {
     compaction_removed_records: IntCounter,
     compaction_ms: IntCounter,
     compaction_dirty_permille_max: IntGauge,
+    pub damaged_replicas: IntGauge,
+    pub repairs: IntCounter,
+    pub repair_failures: IntCounter,
+    pub repaired_bytes: IntCounter,
     /// By loop: since when it has had unflushed bytes; 0: it has none.
     unflushed_since: Vec<AtomicU64>,
 }
@@ -154,6 +158,22 @@ impl Metrics {
             compaction_dirty_permille_max: gauge(
                 "compaction_dirty_permille_max",
                 "The highest share of a compacted log's sealed bytes that was not compacted yet.",
+            ),
+            damaged_replicas: gauge(
+                "damaged_replicas",
+                "Replicas of which a range was met that cannot be believed and is not repaired.",
+            ),
+            repairs: counter(
+                "repairs_total",
+                "Damaged segments that were repaired from another replica.",
+            ),
+            repair_failures: counter(
+                "repair_failures_total",
+                "Repairs that failed; they are tried again.",
+            ),
+            repaired_bytes: counter(
+                "repaired_bytes_total",
+                "Bytes of batches that repairs have brought back.",
             ),
             unflushed_since: (0..loops).map(|_| AtomicU64::new(0)).collect(),
         }

@@ -6,7 +6,7 @@
 
 use crate::{
     clock::ClockWatch,
-    compactor::Compactor,
+    compactor,
     config::StorageConfig,
     control::{
         Assigner, Controllers, Identity, IdentityError, Registration, Session, Stopped, follow,
@@ -19,8 +19,10 @@ use crate::{
     node::Node,
     partition::{Command, LoopSettings, spawn_loop},
     produce::ProduceHandler,
+    repairer,
     replicate::{Outbox, ReplicateHandler, propose, pull},
     services::{Cluster, InternalLog, Offsets, Replicas},
+    worker::Worker,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle};
@@ -75,7 +77,8 @@ pub struct Handle {
     pub(crate) session: Arc<Session>,
     pub(crate) ended: watch::Receiver<Option<Result<(), Stopped>>>,
     pub(crate) threads: Vec<JoinHandle<()>>,
-    pub(crate) compactor: Compactor,
+    /// The compactor and the repairer.
+    pub(crate) rewriters: Vec<Worker>,
     housekeeping: tokio::task::JoinHandle<()>,
     pulling: tokio::task::JoinHandle<()>,
     _control: SideRuntime,
@@ -178,7 +181,10 @@ async fn start_on(config: StorageConfig, on: FileSystem) -> Result<Handle, Start
         Arc::clone(&controllers),
     ));
     let pulling = tokio::spawn(pull(Arc::clone(&node), followed));
-    let node_for_compaction = Arc::clone(&node);
+    let rewriters = vec![
+        compactor::spawn(Arc::clone(&node))?,
+        repairer::spawn(Arc::clone(&node))?,
+    ];
     Ok(Handle {
         grpc_addr: server.addr(),
         http_addr: http.addr(),
@@ -191,7 +197,7 @@ async fn start_on(config: StorageConfig, on: FileSystem) -> Result<Handle, Start
         session,
         ended,
         threads,
-        compactor: Compactor::spawn(node_for_compaction)?,
+        rewriters,
         housekeeping: tokio::spawn(housekeeping.run()),
         pulling,
         _control: control,
@@ -344,7 +350,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.housekeeping.abort();
         self.pulling.abort();
-        self.compactor.stop();
+        self.rewriters.iter_mut().for_each(Worker::stop);
         for owner in &self.node.loops {
             // After a stop they have ended already.
             let _ = owner.send(Command::Abort);

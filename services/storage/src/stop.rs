@@ -10,6 +10,7 @@ use crate::{
     partition::{Command, PartitionHandle},
     start::Handle,
     stream::CLOSING_TIME,
+    worker::Worker,
 };
 use std::{
     sync::{Arc, Weak},
@@ -61,7 +62,7 @@ impl Handle {
                 "connections closed"
             );
         }
-        self.compactor.stop();
+        self.rewriters.iter_mut().for_each(Worker::stop);
         let closed = timeout(CLOSE_TIME, self.close_logs())
             .await
             .unwrap_or(false);
@@ -78,7 +79,7 @@ impl Handle {
         if !closed {
             // A thread that hangs on a disk must not hold the process.
             self.threads.clear();
-            self.compactor.abandon();
+            self.rewriters.iter_mut().for_each(Worker::abandon);
         }
         let index = self.folders.index.while_open();
         drop(self);

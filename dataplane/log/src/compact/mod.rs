@@ -18,34 +18,27 @@
 
 mod filter;
 mod keys;
-mod output;
-mod place;
 mod round;
 mod survey;
-pub(crate) mod swap;
 
-pub use round::{Compaction, CompactionError, CompactionReport};
+pub use round::{Compaction, CompactionReport};
 pub use survey::CompactionNeed;
 
 use crate::{partition::PartitionLog, reader::ReadOutcome};
 use bytes::{Bytes, BytesMut};
 use round::Plan;
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
 use survey::Survey;
 use talweg_batch::{BatchHeader, compact};
 use talweg_types::{Offset, TimestampMs};
 
 impl PartitionLog {
     /// A round that is due, to be run on another thread and given back to
-    /// [`Self::compaction_done`], run or not. While it is out no segment leaves the
+    /// [`Self::rewrite_done`], run or not. While it is out no segment leaves the
     /// log, and cutting or deleting the log is refused; one at a time. With an
     /// untrusted clock no tombstone goes.
     pub fn compaction(&mut self, now: TimestampMs, clock_trusted: bool) -> Option<Compaction> {
         let config = self.config.compaction?;
-        if self.compaction.is_some() || self.check_alive().is_err() {
+        if self.rewrite.is_some() || self.check_alive().is_err() {
             return None;
         }
         let trusted = clock_trusted.then_some(now);
@@ -53,70 +46,25 @@ impl PartitionLog {
         if !survey.is_due(&config) {
             return None;
         }
-        let cancelled = Arc::new(AtomicBool::new(false));
-        self.compaction = Some(Arc::clone(&cancelled));
         Some(Compaction::new(
-            Arc::clone(&self.shared),
+            self.begin_rewrite(),
             Plan {
                 views: survey.views,
                 first_dirty: survey.first_dirty,
                 config,
                 segment_bytes: u64::from(self.config.segment_bytes),
-                index_interval_bytes: u64::from(self.config.index_interval_bytes),
+                index_interval_bytes: self.config.index_interval_bytes,
                 now: trusted,
             },
-            cancelled,
         ))
     }
 
-    /// Below this offset the log may be compacted: committed, flushed, and so
-    /// recorded that no recovery scans what will be replaced. A record with an
-    /// idempotency key in its window ends it: a copy of the log must learn the key.
+    /// Below this offset the log may be compacted: what may be rewritten at all, up to
+    /// the first record with an idempotency key in its window, of which a copy of the
+    /// log must learn the key.
     fn compactable_end(&self) -> Offset {
-        let bounds = self.bounds();
-        let recorded = self.disk.recorded.lock();
-        let recorded = recorded
-            .as_ref()
-            .map_or(Offset::ZERO, |record| record.flushed_segment);
-        let limits = [
-            Some(bounds.last_stable),
-            Some(bounds.flushed_end),
-            Some(recorded),
-            self.keys.oldest(),
-            self.shared.index.first_pending(),
-        ];
-        limits.into_iter().flatten().min().unwrap_or_default()
-    }
-
-    /// The round that is out ends as soon as it can; it still has to come back.
-    pub fn cancel_compaction(&self) {
-        if let Some(cancelled) = &self.compaction {
-            cancelled.store(true, Ordering::Release);
-        }
-    }
-
-    /// Whether a round is out.
-    pub fn is_compacting(&self) -> bool {
-        self.compaction.is_some()
-    }
-
-    /// Takes a round back: readers see the segments that it has replaced.
-    pub fn compaction_done(&mut self, round: Compaction) {
-        self.compaction = None;
-        for replaced in round.into_replaced() {
-            if !self.shared.replace_segments(&replaced.old, &replaced.new) {
-                // Nothing else takes segments off the list meanwhile.
-                self.folder.fail(&format!(
-                    "{}: a compacted segment has no place in the log",
-                    self.tp
-                ));
-            }
-            for view in &replaced.old {
-                view.release(&self.folder);
-            }
-        }
-        // Segments that had to wait for the round.
-        self.move_log_start(self.bounds().log_start);
+        let keys = self.keys.oldest().unwrap_or(Offset::MAX);
+        self.rewritable_end().min(keys)
     }
 }
 

@@ -70,7 +70,9 @@ impl Survey {
             if !view.is_sealed() || view.end() > end {
                 break;
             }
-            let cleaned = view.cleaned(fs).filter(|_| !dirty);
+            // A repaired segment has a revision, and nothing of it need be compacted.
+            let cleaned = view.cleaned(fs).filter(|cleaned| cleaned.end > view.base);
+            let cleaned = cleaned.filter(|_| !dirty);
             let times = view.times(fs).ok()?;
             let bytes = view.size_or_ask(fs).ok()?;
             if cleaned.is_none() && is_young(times.last_append, now, config.min_lag_ms) {

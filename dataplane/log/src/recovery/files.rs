@@ -1,12 +1,12 @@
 //! What lies in a partition's folder.
 
 use crate::{
-    compact::swap,
     epochs::Epochs,
     error::LogError,
     fs::LogFs,
     names,
     reader::LogReader,
+    rewrite::swap,
     segment::SegmentView,
     sidecar::{self, SidecarError, partition::PartitionFile, sessions::SessionsFile},
     walk::{HEADER_CHUNK, Step, Walker},

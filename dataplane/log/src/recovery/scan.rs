@@ -366,7 +366,7 @@ impl<'a> Scan<'a> {
             open.short = true;
             end = flushed.0;
         }
-        open.view.add_damage(&open.damage);
+        self.shared.note_damage(&open.view, &open.damage);
         open.view.publish(open.size, end, open.times);
     }
 

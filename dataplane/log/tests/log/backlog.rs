@@ -175,7 +175,7 @@ proptest! {
         let now = TimestampMs(NOW.0 + offset * SECOND);
         while let Some(mut round) = log.compaction(now, true) {
             round.run(&|| false).expect("compacted");
-            log.compaction_done(round);
+            log.rewrite_done(round);
         }
         let there = survivors(&log);
         for from in 0..offset {

@@ -6,8 +6,8 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_batch::BatchHeader;
 use talweg_log::{
-    Compaction, CompactionConfig, CompactionError, CompactionReport, LogConfig, LogError,
-    LogReader, PartitionLog, fs::power_loss::OpKind,
+    Compaction, CompactionConfig, CompactionReport, LogConfig, LogError, LogReader, PartitionLog,
+    RewriteError, fs::power_loss::OpKind,
 };
 use talweg_types::{LeaderEpoch, Offset, Ratio, TimestampMs};
 
@@ -45,7 +45,7 @@ fn delete(key: usize) -> Rec {
 fn round(log: &mut PartitionLog, now: TimestampMs) -> Option<CompactionReport> {
     let mut round = log.compaction(now, true)?;
     let report = round.run(&|| false).expect("compacted");
-    log.compaction_done(round);
+    log.rewrite_done(round);
     log.check().expect("invariants after compaction");
     Some(report)
 }
@@ -165,7 +165,7 @@ fn a_tombstone_stays_for_its_time_and_then_goes() {
     // Met without a clock: no horizon yet.
     let mut blind = log.compaction(NOW, false).expect("due");
     blind.run(&|| false).expect("compacted");
-    log.compaction_done(blind);
+    log.rewrite_done(blind);
     assert_eq!(of_99(&log), Some((2, None)));
     assert_eq!(rounds(&mut log, at(1)), 1, "the horizon is set");
     let horizon = headers(&log.reader())
@@ -341,13 +341,10 @@ fn a_round_that_is_out_keeps_the_log_from_being_cut_until_it_is_back() {
     let mut round: Compaction = log.compaction(NOW, true).expect("due");
     assert!(log.compaction(NOW, true).is_none(), "one at a time");
     let cut = log.truncate_to(Offset(100));
-    assert!(matches!(cut, Err(LogError::CompactionInFlight)), "{cut:?}");
-    log.cancel_compaction();
-    assert!(matches!(
-        round.run(&|| false),
-        Err(CompactionError::Cancelled)
-    ));
-    log.compaction_done(round);
+    assert!(matches!(cut, Err(LogError::RewriteInFlight)), "{cut:?}");
+    log.cancel_rewrite();
+    assert!(matches!(round.run(&|| false), Err(RewriteError::Cancelled)));
+    log.rewrite_done(round);
     assert!(
         node.file_names()
             .iter()
@@ -363,7 +360,7 @@ fn a_round_that_is_out_keeps_the_log_from_being_cut_until_it_is_back() {
     let round = log.compaction(NOW, true).expect("due");
     log.delete_before(Offset(150), NOW).expect("deleted");
     assert_eq!(log.reader().first_offset(), Offset(0));
-    log.compaction_done(round);
+    log.rewrite_done(round);
     assert!(log.reader().first_offset() > Offset(0));
 }
 
@@ -386,7 +383,7 @@ fn readers_and_look_ups_go_on_across_a_replacement() {
     round.run(&|| false).expect("compacted");
     // The files are new, the views are not.
     assert_eq!(read_all(&reader, 0), all);
-    log.compaction_done(round);
+    log.rewrite_done(round);
     rebuild(&reader);
     assert_look_ups(&reader);
 }
@@ -511,7 +508,7 @@ fn an_error_at_every_step_of_a_round_harms_nothing() {
             let mut out = log.compaction(NOW, true).expect("due");
             let result = out.run(&|| false);
             node.fs.set_hook(None);
-            log.compaction_done(out);
+            log.rewrite_done(out);
             if node.folder.failed().is_none() {
                 log.check().expect("invariants");
                 assert_eq!(newest(&read_all(&log.reader(), 0)), expected, "step {step}");
@@ -541,10 +538,10 @@ fn a_damaged_segment_stops_the_round_and_stays_as_it_is() {
         let mut round = log.compaction(NOW, true).expect("due");
         let result = round.run(&|| false);
         assert!(
-            matches!(result, Err(CompactionError::Damaged { .. })),
+            matches!(result, Err(RewriteError::Damaged { .. })),
             "{result:?}"
         );
-        log.compaction_done(round);
+        log.rewrite_done(round);
         assert!(
             node.file_names()
                 .iter()
@@ -676,10 +673,10 @@ impl World {
         });
         match result {
             Ok(report) => self.removed += report.removed_records,
-            Err(CompactionError::Cancelled) => assert!(give_up),
+            Err(RewriteError::Cancelled) => assert!(give_up),
             Err(error) => panic!("{error} {:?}", self.node.as_ref().map(Node::file_names)),
         }
-        self.log().compaction_done(round);
+        self.log().rewrite_done(round);
     }
 
     fn crash(&mut self) {

@@ -13,6 +13,7 @@ mod following;
 mod index;
 mod power_loss;
 mod producers;
+mod repair;
 mod retention;
 mod sidecars;
 mod torn_tail;

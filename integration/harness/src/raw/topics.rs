@@ -4,9 +4,13 @@ use crate::eventually;
 use bytes::Bytes;
 use std::time::Duration;
 use talweg_proto::v1::{
-    self, offset_service_client::OffsetServiceClient, topic_service_client::TopicServiceClient,
+    self, cluster_service_client::ClusterServiceClient, offset_service_client::OffsetServiceClient,
+    topic_service_client::TopicServiceClient,
 };
 use tonic::transport::Channel;
+
+/// For progress on a busy machine.
+const PROGRESS: Duration = Duration::from_secs(30);
 
 /// Creates a topic with the default replication factor; its id.
 pub async fn create_topic(
@@ -121,4 +125,27 @@ pub async fn in_sync(
         }
     })
     .await
+}
+
+/// Place of a partition's leader among the storage nodes.
+pub async fn leader(c: &Channel, topic: &str, partition: usize) -> usize {
+    let partitions = eventually("a leader", PROGRESS, || async {
+        let partitions = describe(c, topic).await?;
+        match partitions.iter().all(|p| p.leader > 0) {
+            true => Ok(partitions),
+            false => Err(format!("{partitions:?}")),
+        }
+    });
+    partitions.await[partition].leader as usize - 1
+}
+
+/// Leaders move away from these nodes until told otherwise.
+pub async fn drain(c: &Channel, nodes: &[u32]) {
+    for node_id in nodes.iter().copied() {
+        let request = v1::DrainNodeRequest { node_id };
+        let drained = ClusterServiceClient::new(c.clone())
+            .drain_node(request)
+            .await;
+        drained.expect("drained");
+    }
 }

@@ -5,11 +5,12 @@ use std::{path::Path, process::Command};
 use talweg_harness::{
     Stack,
     disk::Disk,
-    eventually,
+    eventually, flip,
     prometheus::Prometheus,
-    raw::{RawProduce, batch, connect, create_topic},
+    raw::{RawFetch, RawProduce, batch, code, connect, create_topic, from},
+    replica, segments,
 };
-use talweg_proto::v1::Acks;
+use talweg_proto::v1::{Acks, ErrorCode, fetch_partition::Start};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
@@ -21,6 +22,7 @@ pub const FIRED: &[&str] = &[
     "TalwegFolderFailed",
     "TalwegReplicasFailed",
     "TalwegClockDrift",
+    "TalwegReplicaDamaged",
 ];
 
 const MIB: u64 = 1 << 20;
@@ -84,6 +86,22 @@ async fn taken(c: &Channel) {
     }
 }
 
+/// A bit of a closed segment flips, and a reader meets it; nobody else has the record.
+async fn damage(c: &Channel, folders: &[&Path]) {
+    let id = create_topic(c, "small", 1, &[("segment.bytes", "4096")]).await;
+    let mut stream = RawProduce::open(c, Acks::All).await;
+    for _ in 0..12 {
+        let taken = stream.batch("small", 0, batch(&[&[b'x'; 1_000]])).await;
+        taken.expect("produce");
+    }
+    let mut replicas = folders.iter().map(|folder| replica(folder, &id, 0));
+    let there = replicas.find(|folder| folder.exists());
+    flip(&segments(&there.expect("a replica"))[1], 2_000);
+    let start = from("small", 0, Start::Earliest(true));
+    let mut reader = RawFetch::records(c, vec![start]).await;
+    assert_eq!(code(&reader.error().await), ErrorCode::DataDamaged);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn alarms_of_disks_and_clocks_fire() {
     let folder = tempfile::TempDir::with_prefix("talweg-alarms-").expect("temp folder");
@@ -129,6 +147,9 @@ async fn alarms_of_disks_and_clocks_fire() {
     prometheus.fires(&["TalwegClockDrift"], FIRES).await;
     std::fs::remove_file(&skew).expect("removed");
     prometheus.quiet(&[], WELL).await;
+
+    damage(&c, &[&own, &data]).await;
+    prometheus.fires(&["TalwegReplicaDamaged"], FIRES).await;
 
     disk.break_down();
     let writing = write(&c);

@@ -70,7 +70,7 @@ impl FetchStream {
         };
         cursor.queued = false;
         if let Err(refusal) = cursor.check(&self.node) {
-            return self.stop(key, &refusal).await;
+            return self.stop(key, refusal).await;
         }
         let (from, end) = (cursor.next, cursor.visible_end());
         let max_bytes = self.credit.read_bytes();
@@ -89,7 +89,7 @@ impl FetchStream {
                 }));
                 Ok(())
             }
-            Err(error) => self.stop(key, &read_refusal(&error)).await,
+            Err(error) => self.stop(key, read_refusal(&error)).await,
         }
     }
 
@@ -102,7 +102,7 @@ impl FetchStream {
     ) -> Result<(), Ended> {
         let outcome = match read {
             Ok(outcome) => outcome,
-            Err(refusal) => return self.stop(key, &refusal).await,
+            Err(refusal) => return self.stop(key, refusal).await,
         };
         let Some(cursor) = self.cursors.get_mut(&key) else {
             return Ok(());

@@ -13,6 +13,7 @@ use super::{
 use crate::{
     node::Node,
     partition::StreamWaker,
+    repairer,
     stream::{CLOSING_TIME, DrainWatch, ms_until, violation},
 };
 use bytes::Bytes;
@@ -346,10 +347,11 @@ impl FetchStream {
     }
 
     /// Stops one partition and says why; the others go on.
-    pub(super) async fn stop(&mut self, key: u32, refusal: &Refusal) -> Result<(), Ended> {
+    pub(super) async fn stop(&mut self, key: u32, refusal: Refusal) -> Result<(), Ended> {
         let Some(cursor) = self.cursors.get(&key) else {
             return Ok(());
         };
+        let refusal = repairer::soften(&self.node, &cursor.handle, refusal);
         let tp = cursor.handle.tp;
         let error = FetchPartitionError {
             topic: cursor.topic.clone(),
@@ -377,7 +379,7 @@ impl FetchStream {
             return Ok(());
         };
         if let Err(refusal) = cursor.check(&self.node) {
-            return self.stop(key, &refusal).await;
+            return self.stop(key, refusal).await;
         }
         if cursor.queued {
             return Ok(());

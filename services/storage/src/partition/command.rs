@@ -11,8 +11,8 @@ use super::{
     rounds::{FlushKind, Flushed},
 };
 use crate::{
-    compactor::GivenRound,
     replicate::{Outbox, ReplicaFrame},
+    rewrites::Given,
 };
 use bytes::Bytes;
 use crossbeam_channel::Sender;
@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 use talweg_batch::CheckedBatch;
-use talweg_log::{Compaction, LogConfig, LogError, PartitionLog};
+use talweg_log::{Compaction, LogConfig, LogError, PartitionLog, Repair, Rewrite};
 use talweg_replication::{
     Contacts, FetchEnded, FetchOpened, Fetched, InSync, LeaderSettings, ProposalId, Report,
     SessionTag,
@@ -197,12 +197,17 @@ pub enum Command {
     /// A round of compaction, if one is due: for the compactor.
     Compact {
         tp: TopicPartition,
-        give: GivenRound,
+        give: Given<Compaction>,
     },
-    /// A round is back; answered when readers see what it did.
-    Compacted {
+    /// A repair of a damaged segment, if one is ready for it: for the repairer.
+    Repair {
         tp: TopicPartition,
-        round: Box<Compaction>,
+        give: Given<Repair>,
+    },
+    /// Rewritten segments are back; answered when readers see them.
+    Rewritten {
+        tp: TopicPartition,
+        rewrite: Box<Rewrite>,
         done: Sender<()>,
     },
     /// The time index was rebuilt as far as it went.

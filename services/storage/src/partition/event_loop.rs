@@ -18,6 +18,7 @@ use crate::{
     flusher::{FlushBack, Flushers, Job},
     metrics::Metrics,
     replicate::ReplicaFrame,
+    rewrites::Given,
 };
 use crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
 use std::{
@@ -27,7 +28,7 @@ use std::{
     thread::{self, JoinHandle},
     time::Duration,
 };
-use talweg_log::{Compaction, LogError, LogFolder};
+use talweg_log::{Compaction, LogError, LogFolder, Repair, Rewrite};
 use talweg_replication::{Fetched, MonotonicMs};
 use talweg_types::{NodeId, Offset, TimestampMs, TopicId, TopicPartition};
 use tokio::sync::oneshot;
@@ -327,16 +328,15 @@ impl EventLoop {
             Command::CaughtUp { topics, done } => drop(done.send(self.caught_up(now, &topics))),
             Command::Compact { tp, give } => {
                 let round = self.start_compaction(tp);
-                // One that nobody takes goes back to the log.
-                if let Err(unsent) = give.try_send(round)
-                    && let Some(round) = unsent.into_inner()
-                {
-                    self.on_compacted(now, tp, round);
-                }
+                self.give(now, tp, round, &give);
             }
-            Command::Compacted { tp, round, done } => {
-                self.on_compacted(now, tp, *round);
-                // The compactor may have ended.
+            Command::Repair { tp, give } => {
+                let repair = self.start_repair(now, tp);
+                self.give(now, tp, repair, &give);
+            }
+            Command::Rewritten { tp, rewrite, done } => {
+                self.on_rewritten(now, tp, *rewrite);
+                // Whoever ran it may have ended.
                 let _ = done.try_send(());
             }
             Command::IndexRebuilt { tp } => {
@@ -409,7 +409,7 @@ impl EventLoop {
         };
         replica.fail(now, "the topic was deleted", &mut self.out);
         replica.deleting = Some(done);
-        replica.log.cancel_compaction();
+        replica.log.cancel_rewrite();
         self.delete_if_idle(tp);
     }
 
@@ -419,15 +419,44 @@ impl EventLoop {
         replica.start_compaction(clock::wall_now(), self.settings.clock.is_trusted())
     }
 
-    fn on_compacted(&mut self, now: MonotonicMs, tp: TopicPartition, round: Compaction) {
-        self.with(now, tp, |replica, _| replica.compacted(now, round));
+    fn start_repair(&mut self, now: MonotonicMs, tp: TopicPartition) -> Option<Repair> {
+        if self.phase != Phase::Serving {
+            return None;
+        }
+        let replica = self.replicas.get_mut(&tp)?;
+        let repair = replica.start_repair(clock::wall_now());
+        if repair.is_none() && replica.handle.reader.is_damaged() {
+            // Sealed and recorded, it can be repaired.
+            self.folders[replica.folder].want_urgent(tp);
+        }
+        self.schedule(now, tp);
+        repair
+    }
+
+    /// What nobody takes goes back to the log.
+    fn give<T: Into<Rewrite>>(
+        &mut self,
+        now: MonotonicMs,
+        tp: TopicPartition,
+        round: Option<T>,
+        give: &Given<T>,
+    ) {
+        if let Err(unsent) = give.try_send(round)
+            && let Some(round) = unsent.into_inner()
+        {
+            self.on_rewritten(now, tp, round.into());
+        }
+    }
+
+    fn on_rewritten(&mut self, now: MonotonicMs, tp: TopicPartition, rewrite: Rewrite) {
+        self.with(now, tp, |replica, _| replica.rewritten(now, rewrite));
         self.delete_if_idle(tp);
     }
 
-    /// A log is deleted when no ticket and no compaction of it is out.
+    /// A log is deleted when no ticket and no rewrite of it is out.
     fn delete_if_idle(&mut self, tp: TopicPartition) {
         let idle = |replica: &Replica| {
-            replica.deleting.is_some() && !replica.ticket_out && !replica.log.is_compacting()
+            replica.deleting.is_some() && !replica.ticket_out && !replica.log.is_rewriting()
         };
         if !self.replicas.get(&tp).is_some_and(idle) {
             return;

@@ -246,9 +246,9 @@ impl Replica {
     /// Cuts, if no flush is out. A log that cannot be cut serves nothing more.
     fn try_cut(&mut self, now: MonotonicMs) -> Option<FollowerEvent<ReplicaFrame>> {
         if self.cut.is_some() {
-            self.log.cancel_compaction();
+            self.log.cancel_rewrite();
         }
-        if self.ticket_out || self.log.is_compacting() || now < self.cut_not_before {
+        if self.ticket_out || self.log.is_rewriting() || now < self.cut_not_before {
             return None;
         }
         let cut = self.cut.take()?;

@@ -31,6 +31,8 @@ pub struct PartitionHandle {
     follows: AtomicI32,
     failure: RwLock<Option<String>>,
     cuts: RwLock<Cuts>,
+    /// The last attempt to repair its damage did not succeed.
+    repair_failed: AtomicBool,
 }
 
 /// Ends of the log that were cut since the process started, because the leader
@@ -64,6 +66,7 @@ impl PartitionHandle {
             follows: AtomicI32::new(LeaderEpoch::NONE.0),
             failure: RwLock::new(None),
             cuts: RwLock::default(),
+            repair_failed: AtomicBool::new(false),
         }
     }
 
@@ -120,6 +123,16 @@ impl PartitionHandle {
     pub(super) fn wake_all(&self) {
         self.watchers.wake_all();
         self.copiers.wake_all();
+    }
+
+    /// How a repair went: the repairer's.
+    pub fn set_repaired(&self, ok: bool) {
+        self.repair_failed.store(!ok, Ordering::Release);
+    }
+
+    /// Whether damage of it could not be repaired when that was last tried.
+    pub fn repair_failed(&self) -> bool {
+        self.repair_failed.load(Ordering::Acquire)
     }
 
     pub fn cuts(&self) -> Cuts {

@@ -20,7 +20,8 @@ use parking_lot::RwLock;
 use std::{io, sync::Arc};
 use talweg_batch::CheckedBatch;
 use talweg_log::{
-    AppendError, Appended, Compaction, FlushTicket, LogConfig, LogError, PartitionLog, TickReport,
+    AppendError, Appended, Compaction, FlushTicket, LogConfig, LogError, PartitionLog, Repair,
+    Rewrite, TickReport,
 };
 use talweg_replication::{
     Contacts, Effect, Event, Failure, FetchEnded, FetchOpened, Follower, FollowerEvent, InSync,
@@ -241,7 +242,7 @@ impl Replica {
     pub fn next_leader_tick(&self) -> Option<MonotonicMs> {
         let cut = self
             .cut
-            .filter(|_| !self.ticket_out && !self.log.is_compacting());
+            .filter(|_| !self.ticket_out && !self.log.is_rewriting());
         let cut = cut.map(|_| self.cut_not_before);
         [self.leader.next_tick(), cut].into_iter().flatten().min()
     }
@@ -488,13 +489,22 @@ impl Replica {
         wall: TimestampMs,
         clock_trusted: bool,
     ) -> Option<Compaction> {
-        let idle = self.cut.is_none() && self.deleting.is_none() && self.handle.failure().is_none();
-        idle.then(|| self.log.compaction(wall, clock_trusted))?
+        self.may_be_rewritten()
+            .then(|| self.log.compaction(wall, clock_trusted))?
     }
 
-    /// A round is back.
-    pub fn compacted(&mut self, now: MonotonicMs, round: Compaction) {
-        self.log.compaction_done(round);
+    /// A repair, if a damaged segment is ready for it and nothing is to be cut first.
+    pub fn start_repair(&mut self, wall: TimestampMs) -> Option<Repair> {
+        self.may_be_rewritten().then(|| self.log.repair(wall))?
+    }
+
+    fn may_be_rewritten(&self) -> bool {
+        self.cut.is_none() && self.deleting.is_none() && self.handle.failure().is_none()
+    }
+
+    /// Rewritten segments are back.
+    pub fn rewritten(&mut self, now: MonotonicMs, rewrite: Rewrite) {
+        self.log.rewrite_done(rewrite);
         self.cut_now(now);
     }
 

@@ -223,7 +223,7 @@ fn log_refusal(error: &LogError) -> Refusal {
         LogError::FolderFailed(_) => new(ErrorCode::FolderFailed),
         LogError::DiskFull => new(ErrorCode::DiskFull),
         LogError::Deleted => new(ErrorCode::UnknownTopic),
-        LogError::Io { .. } | LogError::FlushInFlight | LogError::CompactionInFlight => {
+        LogError::Io { .. } | LogError::FlushInFlight | LogError::RewriteInFlight => {
             new(ErrorCode::Unavailable)
         }
         LogError::StaleEpoch { .. } | LogError::WrongIdentity { .. } | LogError::Sidecar { .. } => {

@@ -2,26 +2,31 @@
 
 use crate::{
     clock,
+    fetch::on_reader,
     node::Node,
     partition::{CaughtUp, Command, Cuts, LogCut, LoopHandle, PartitionHandle},
+    resolve,
 };
 use bytes::Bytes;
 use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
-use talweg_kit::errors::Refusal;
+use talweg_kit::errors::{ErrorCode, Refusal};
+use talweg_log::RepairWish;
 use talweg_proto::{
     storage::v1::{
-        DescribeReplicasRequest, DescribeReplicasResponse, FollowerDescription, ReplicaDescription,
-        replica_service_server::ReplicaService,
+        DescribeReplicasRequest, DescribeReplicasResponse, FollowerDescription, ReadReplicaRequest,
+        ReadReplicaResponse, ReplicaDescription, replica_service_server::ReplicaService,
     },
     v1::{PartitionBounds, Truncation, Truncations},
 };
-use talweg_types::{LeaderEpoch, LogBounds, NodeId, TopicId};
+use talweg_types::{LeaderEpoch, LogBounds, NodeId, Offset, TopicId};
 use tokio::{sync::oneshot, time::timeout};
 use tonic::{Request, Response, Status};
 
 /// A loop that takes longer waits for its disk.
 const LOOP_TIMEOUT: Duration = Duration::from_millis(500);
+/// Batches of one answer, unless one alone is larger.
+const READ_BYTES: usize = 1 << 20;
 
 pub struct Replicas {
     pub node: Arc<Node>,
@@ -51,6 +56,46 @@ impl ReplicaService for Replicas {
             replicas: replicas.collect(),
         }))
     }
+
+    /// INVALID_ARGUMENT; UNKNOWN_TOPIC, UNKNOWN_PARTITION; NOT_LEADER where this node
+    /// holds no replica that is close enough; OFFSET_NOT_AVAILABLE where it is not
+    /// compacted as far; OFFSET_OUT_OF_RANGE, DATA_DAMAGED.
+    async fn read_replica(
+        &self,
+        request: Request<ReadReplicaRequest>,
+    ) -> Result<Response<ReadReplicaResponse>, Status> {
+        let batches = read(&self.node, &request.into_inner()).await?;
+        Ok(Response::new(ReadReplicaResponse { batches }))
+    }
+}
+
+async fn read(node: &Node, request: &ReadReplicaRequest) -> Result<Bytes, Refusal> {
+    if request.topic_id.is_empty() {
+        return Err(Refusal::invalid("topic_id", "must have 16 bytes"));
+    }
+    if request.from_offset < 0 || request.from_offset >= request.end_offset {
+        let reason = format!(
+            "must be from 0 to below `end_offset`, {}",
+            request.end_offset
+        );
+        return Err(Refusal::invalid("from_offset", reason));
+    }
+    let topic = resolve::topic(node, "", &request.topic_id)?;
+    let handle = match resolve::followed_partition(node, &topic, request.partition) {
+        Some((handle, _)) => handle,
+        None => resolve::readable_partition(node, &topic, request.partition)?.0,
+    };
+    let wish = RepairWish {
+        from: Offset(request.from_offset),
+        end: Offset(request.end_offset),
+        cleaned_end: request.cleaned_end_offset.map(Offset),
+    };
+    let reader = Arc::clone(&handle.reader);
+    let read = on_reader(node, move || reader.read_for_repair(wish, READ_BYTES)).await?;
+    read.ok_or_else(|| {
+        let message = "this replica is not compacted as far as the one that asks";
+        Refusal::new(ErrorCode::OffsetNotAvailable, message)
+    })
 }
 
 /// What the loops know of followers. One that waits for its disk is left out.

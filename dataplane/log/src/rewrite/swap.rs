@@ -62,12 +62,7 @@ pub(super) fn finish(fs: &dyn LogFs, dir: &Path, base: Offset) -> io::Result<()>
 /// What was decided is done, what was not is removed. False: there is no folder.
 pub(crate) fn finish_all(shared: &LogReader, fs: &dyn LogFs) -> Result<bool, LogError> {
     let dir = &shared.dir;
-    let io = |error| {
-        LogError::io(
-            format!("finishing a compaction in {}", dir.display()),
-            error,
-        )
-    };
+    let io = |error| LogError::io(format!("finishing a rewrite in {}", dir.display()), error);
     let entries = match fs.list(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -101,7 +96,7 @@ fn finish_one(fs: &dyn LogFs, dir: &Path, base: Offset, names: &[String]) -> Res
             return Err(LogError::Sidecar { file, source });
         }
         Err(error) => {
-            tracing::error!(path = %swap.display(), %error, "seal of a compacted segment is damaged; its batches say what it replaces");
+            tracing::error!(path = %swap.display(), %error, "seal of a rewritten segment is damaged; its batches say what it replaces");
             (end_of(fs, dir, base).map_err(io)?, false)
         }
     };

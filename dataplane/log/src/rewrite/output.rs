@@ -28,7 +28,7 @@ const WRITE_BYTES: usize = 1 << 20;
 /// The widest range of one batch.
 const OFFSETS_MAX: i64 = 1 << 31;
 
-pub(super) struct Output {
+pub(crate) struct Output {
     file: Arc<dyn LogFile>,
     base: Offset,
     next: Offset,
@@ -44,13 +44,13 @@ pub(super) struct Output {
 }
 
 /// Both files are written and flushed, beside their places.
-pub(super) struct Written {
+pub(crate) struct Written {
     pub seal: SealFile,
     pub entries: Vec<IndexEntry>,
 }
 
 /// Where the files are until they are put in their places.
-pub(super) fn paths(dir: &Path, base: Offset) -> (PathBuf, PathBuf) {
+pub(crate) fn paths(dir: &Path, base: Offset) -> (PathBuf, PathBuf) {
     (
         names::cleaned_path(dir, base, names::SEGMENT),
         names::cleaned_path(dir, base, names::SEAL),
@@ -59,7 +59,7 @@ pub(super) fn paths(dir: &Path, base: Offset) -> (PathBuf, PathBuf) {
 
 impl Output {
     /// An index entry every `interval` bytes.
-    pub(super) fn create(
+    pub(crate) fn create(
         fs: &dyn LogFs,
         dir: &Path,
         base: Offset,
@@ -84,18 +84,18 @@ impl Output {
     }
 
     /// Bytes of it so far.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.position + self.buffer.len() as u64
     }
 
     /// A batch that stays, in the place of the one of `header`.
-    pub(super) fn batch(&mut self, bytes: &[u8], source: Times) -> io::Result<()> {
+    pub(crate) fn batch(&mut self, bytes: &[u8], source: Times) -> io::Result<()> {
         self.close_gap()?;
         self.put(bytes, source.last_append)
     }
 
     /// Nothing stays of the batch of `header`.
-    pub(super) fn emptied(&mut self, header: &BatchHeader) -> io::Result<()> {
+    pub(crate) fn emptied(&mut self, header: &BatchHeader) -> io::Result<()> {
         let goes_on = self.gap.is_some_and(|(from, epoch)| {
             epoch == header.leader_epoch && header.next_offset().0 - from.0 <= OFFSETS_MAX
         });
@@ -148,7 +148,7 @@ impl Output {
     }
 
     /// The next source segment begins.
-    pub(super) fn covers(&mut self, source: Times) {
+    pub(crate) fn covers(&mut self, source: Times) {
         if self.times.first_append == TimestampMs::NONE {
             self.times.first_append = source.first_append;
         }
@@ -157,7 +157,7 @@ impl Output {
 
     /// Writes the rest and the seal; both files are durable on return, their names
     /// not yet.
-    pub(super) fn finish(
+    pub(crate) fn finish(
         mut self,
         fs: &dyn LogFs,
         dir: &Path,
@@ -168,7 +168,7 @@ impl Output {
         self.write_out()?;
         if self.next != end {
             return Err(io::Error::other(format!(
-                "compaction wrote up to {} of {end}",
+                "written up to {} of {end}",
                 self.next
             )));
         }

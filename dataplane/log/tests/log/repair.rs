@@ -1,0 +1,556 @@
+//! Repair: what a disk has lost comes back from another replica, byte for byte, and
+//! a crash or an error at any step leaves the log as it was before or after.
+
+use crate::common::*;
+use bytes::Bytes;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+use talweg_log::{
+    CompactionConfig, LogConfig, LogReader, PartitionLog, RepairReport, RepairWish, RewriteError,
+    fs::LogFs,
+};
+use talweg_types::{LeaderEpoch, Offset, Ratio, TimestampMs};
+
+/// A log of several segments and two epochs, and its copy on another node that was
+/// stopped cleanly.
+struct Pair {
+    good: PartitionLog,
+    node: Node,
+}
+
+fn opened(node: &Node, config: LogConfig) -> PartitionLog {
+    let opened = PartitionLog::recover(&node.folder, tp(), config, NOW);
+    opened.expect("recovered").0
+}
+
+impl Pair {
+    fn new(seed: u64) -> Self {
+        let (source, node) = (Node::new(seed), Node::new(seed + 1));
+        let mut good = source.log(config());
+        fill(&mut good, 17, 300, NOW);
+        good.begin_epoch(LeaderEpoch(5)).expect("epoch");
+        fill(&mut good, 30, 300, NOW);
+        let mut copy = opened(&node, config());
+        follow(&good, &mut copy);
+        copy.close().expect("closed");
+        let node = Node { epoch: 8, ..node }.restarted();
+        Self { good, node }
+    }
+
+    /// The copy, as the next process finds it.
+    fn open(&self) -> PartitionLog {
+        let mut log = opened(&self.node, config());
+        log.follow(LeaderEpoch(5)).expect("follows");
+        log.set_high_watermark(self.good.bounds().high_watermark);
+        log
+    }
+
+    fn size(&self, base: i64) -> u64 {
+        let file = self.node.fs.open(&self.node.segment_path(base), false);
+        file.expect("there").len().expect("length")
+    }
+}
+
+fn follow(from: &PartitionLog, to: &mut PartitionLog) {
+    let epoch = from.reader().last_epoch();
+    to.follow(epoch).expect("follows");
+    while copy_once(&from.reader(), to, 2_000) {}
+    flush(to);
+    to.set_high_watermark(from.bounds().high_watermark);
+}
+
+/// As a node asks another one.
+fn from_reader(reader: &LogReader, wish: RepairWish) -> Result<Bytes, String> {
+    match reader.read_for_repair(wish, 1_000) {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => Err("not compacted so far".into()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// One repair, as the driver runs it.
+fn repair(log: &mut PartitionLog, good: &LogReader) -> Option<Result<RepairReport, RewriteError>> {
+    let mut repair = log.repair(NOW)?;
+    let result = repair.run(&mut |wish| from_reader(good, wish), &|| false);
+    log.rewrite_done(repair);
+    log.check().expect("invariants after a repair");
+    Some(result)
+}
+
+fn repair_all(log: &mut PartitionLog, good: &LogReader) -> u64 {
+    let mut restored = 0;
+    for _ in 0..100 {
+        match repair(log, good) {
+            Some(result) => {
+                let result =
+                    result.unwrap_or_else(|error| panic!("{error}: {:?}", log.reader().damage()));
+                restored += result.restored_offsets;
+            }
+            None if !log.reader().is_damaged() => return restored,
+            // Rolled for it: sealed by the next flush.
+            None => {
+                commit(log);
+            }
+        }
+    }
+    panic!("repairs end: {:?}", log.reader().damage());
+}
+
+/// Damage is met by reading only.
+fn meet_damage(log: &PartitionLog) -> Vec<(i64, i64)> {
+    read_around_damage(&log.reader(), 0).1
+}
+
+fn assert_same(log: &PartitionLog, good: &PartitionLog) {
+    let (one, other) = (log.reader(), good.reader());
+    assert_eq!(read_all(&one, 0), read_all(&other, 0));
+    assert!(!one.is_damaged());
+    assert_eq!(one.damage(), []);
+    for epoch in 0..8 {
+        let epoch = LeaderEpoch(epoch);
+        assert_eq!(
+            one.epoch_end_offset(epoch),
+            other.epoch_end_offset(epoch),
+            "{epoch}"
+        );
+    }
+    rebuild(&one);
+    for from in (0..end(&one).0).rev() {
+        let read = one.read(Offset(from), end(&one), 1).expect("readable");
+        assert_eq!(read.next_offset, Offset(from + 1));
+    }
+}
+
+/// Story: a bit flips anywhere in a sealed segment; after the repair the log is as
+/// the other one, also for the next process, which finds nothing to complain about.
+#[test]
+fn a_flipped_bit_anywhere_comes_back_from_another_replica() {
+    let base = Pair::new(1).node.segments()[1];
+    let size = Pair::new(1).size(base);
+    for position in (0..size).step_by(13) {
+        let pair = Pair::new(1);
+        let path = pair.node.segment_path(base);
+        pair.node.fs.flip_bit(&path, position, 3).expect("flipped");
+        let mut log = pair.open();
+        let lost: i64 = meet_damage(&log).iter().map(|(from, to)| to - from).sum();
+        assert_eq!(lost, 1, "byte {position}");
+        assert_eq!(repair_all(&mut log, &pair.good.reader()), 1);
+        assert_same(&log, &pair.good);
+        log.close().expect("closed");
+        drop(log);
+        let log = pair.open();
+        assert_eq!(meet_damage(&log), [], "byte {position}");
+        assert_same(&log, &pair.good);
+    }
+}
+
+/// Whole files, their ends, and their seals.
+#[test]
+fn a_missing_or_short_file_comes_back() {
+    for kind in 0..4 {
+        let pair = Pair::new(2);
+        let bases = pair.node.segments();
+        let path = pair.node.segment_path(bases[1]);
+        let fs = &pair.node.fs;
+        match kind {
+            0 => fs.remove_file(&path).expect("removed"),
+            1 => {
+                fs.remove_file(&path).expect("removed");
+                fs.remove_file(&path.with_extension("seal"))
+                    .expect("removed");
+            }
+            2 => {
+                let file = fs.open(&path, false).expect("there");
+                file.set_len(700).expect("cut");
+            }
+            _ => {
+                fs.remove_file(&path.with_extension("seal"))
+                    .expect("removed");
+                fs.flip_bit(&path, 900, 1).expect("flipped");
+            }
+        }
+        let mut log = pair.open();
+        assert!(!meet_damage(&log).is_empty(), "kind {kind}");
+        assert!(repair_all(&mut log, &pair.good.reader()) > 0);
+        assert_same(&log, &pair.good);
+        log.close().expect("closed");
+        drop(log);
+        assert_same(&pair.open(), &pair.good);
+    }
+}
+
+/// Story: the end of the active segment, flushed and promised, is cut off while the
+/// node is down. Its offsets are not used again; they come back, and appends go on.
+#[test]
+fn the_cut_end_of_the_active_segment_comes_back() {
+    let mut pair = Pair::new(3);
+    let base = *pair.node.segments().last().expect("segments");
+    let size = pair.size(base);
+    let file = pair.node.fs.open(&pair.node.segment_path(base), false);
+    file.expect("there").set_len(size - 100).expect("cut");
+    let mut log = pair.open();
+    assert_eq!(log.bounds().log_end, pair.good.bounds().log_end);
+    assert!(log.reader().is_damaged());
+    assert_eq!(repair_all(&mut log, &pair.good.reader()), 1);
+    assert_same(&log, &pair.good);
+    fill(&mut pair.good, 5, 300, NOW);
+    follow(&pair.good, &mut log);
+    assert_same(&log, &pair.good);
+}
+
+/// An epoch whose first batches were lost is known again where it began.
+#[test]
+fn an_epoch_that_began_in_the_damage_is_learned() {
+    let pair = Pair::new(4);
+    let bases = pair.node.segments();
+    // Without its `partition` file nothing but batches says where epochs begin.
+    let fs = &pair.node.fs;
+    fs.remove_file(&pair.node.dir().join("partition"))
+        .expect("removed");
+    for base in &bases {
+        let path = pair.node.segment_path(*base);
+        if (*base..*base + 11).contains(&17) {
+            fs.remove_file(&path).expect("removed");
+        }
+    }
+    let mut log = pair.open();
+    meet_damage(&log);
+    repair_all(&mut log, &pair.good.reader());
+    assert_same(&log, &pair.good);
+}
+
+/// What the other replica sends is believed only if it fits in every way.
+#[test]
+fn what_does_not_fit_is_refused_and_nothing_changes() {
+    type Spoil = fn(RepairWish, Bytes) -> Result<Bytes, String>;
+    let spoilt: [(&str, Spoil); 7] = [
+        ("away", |_, _| Err("away".into())),
+        ("nothing came", |_, _| Ok(Bytes::new())),
+        ("cut short", |_, bytes| Ok(bytes.slice(..100))),
+        ("CRC", |_, bytes| {
+            let mut bytes = bytes.to_vec();
+            bytes[70] ^= 1;
+            Ok(bytes.into())
+        }),
+        ("where", |_, bytes| {
+            // An offset lies outside the checksum.
+            let mut bytes = bytes.to_vec();
+            bytes[7] ^= 1;
+            Ok(bytes.into())
+        }),
+        ("after", |wish, bytes| {
+            let mut bytes = bytes.to_vec();
+            if wish.from.0 > 0 {
+                bytes[12..16].copy_from_slice(&0_i32.to_be_bytes());
+            }
+            Ok(bytes.into())
+        }),
+        ("above", |_, bytes| {
+            let mut bytes = bytes.to_vec();
+            bytes[12..16].copy_from_slice(&9_i32.to_be_bytes());
+            Ok(bytes.into())
+        }),
+    ];
+    for (what, spoil) in spoilt {
+        let pair = Pair::new(5);
+        let base = pair.node.segments()[1];
+        let path = pair.node.segment_path(base);
+        pair.node.fs.flip_bit(&path, 800, 1).expect("flipped");
+        let mut log = pair.open();
+        let before = meet_damage(&log);
+        assert_eq!(before.len(), 1);
+        let good = pair.good.reader();
+        let mut out = log.repair(NOW).expect("damaged");
+        let error = out
+            .run(&mut |wish| spoil(wish, from_reader(&good, wish)?), &|| {
+                false
+            })
+            .expect_err(what);
+        assert!(
+            matches!(error, RewriteError::Source { .. }) && error.to_string().contains(what),
+            "{what}: {error}"
+        );
+        log.rewrite_done(out);
+        assert_eq!(pair.node.folder.failed(), None);
+        assert_eq!(meet_damage(&log), before, "{what}");
+        let left = pair.node.file_names();
+        assert!(
+            !left.iter().any(|name| name.contains("cleaned")),
+            "{left:?}"
+        );
+        repair_all(&mut log, &good);
+        assert_same(&log, &pair.good);
+    }
+}
+
+/// What the log of another replica does not show its readers is not given either.
+#[test]
+fn only_what_is_committed_is_given() {
+    let mut pair = Pair::new(6);
+    append(&mut pair.good, batch(&[sized(1, 300)]), NOW);
+    let (reader, bounds) = (pair.good.reader(), pair.good.bounds());
+    assert!(bounds.high_watermark < bounds.log_end);
+    let wish = RepairWish {
+        from: bounds.high_watermark,
+        end: bounds.log_end,
+        cleaned_end: None,
+    };
+    assert_eq!(from_reader(&reader, wish), Ok(Bytes::new()));
+}
+
+/// Story: the process or the machine ends at every single step of a repair; the next
+/// start finds the log with its damage or without, and repairs what is left.
+#[test]
+fn a_crash_at_every_step_leaves_one_whole_log() {
+    let prepare = |seed: u64| {
+        let pair = Pair::new(seed);
+        let path = pair.node.segment_path(pair.node.segments()[1]);
+        pair.node.fs.flip_bit(&path, 800, 1).expect("flipped");
+        let log = pair.open();
+        assert_eq!(meet_damage(&log).len(), 1);
+        (pair, log)
+    };
+    let (pair, mut log) = prepare(7);
+    let began = pair.node.fs.operations();
+    repair(&mut log, &pair.good.reader())
+        .expect("due")
+        .expect("done");
+    let steps = pair.node.fs.operations() - began;
+    assert!(steps > 10, "{steps} steps");
+    drop(log);
+    let mut whole = [0, 0];
+    for step in 1..=steps {
+        for kind in 0..3 {
+            let (mut pair, mut log) = prepare(100 + step * 3 + kind);
+            let good = pair.good.reader();
+            pair.node.fs.freeze_at(pair.node.fs.operations() + step);
+            let mut out = log.repair(NOW).expect("due");
+            let _ = out.run(&mut |wish| from_reader(&good, wish), &|| false);
+            drop((out, log));
+            let node = pair.node;
+            pair.node = match kind {
+                0 => node.killed(),
+                1 => node.power_lost(),
+                _ => {
+                    node.fs.power_loss_keeping_some().expect("power loss");
+                    Node::on(node.fs, node.kv, node.epoch + 1)
+                }
+            };
+            let mut log = pair.open();
+            let left = pair.node.file_names();
+            assert!(
+                !left
+                    .iter()
+                    .any(|name| name.ends_with(".swap") || name.ends_with(".cleaned")),
+                "step {step} kind {kind}: {left:?}"
+            );
+            let lost = meet_damage(&log).len();
+            assert!(lost <= 1, "step {step} kind {kind}");
+            whole[lost] += 1;
+            repair_all(&mut log, &good);
+            assert_same(&log, &pair.good);
+        }
+    }
+    assert!(whole[0] > 0 && whole[1] > 0, "before and after: {whole:?}");
+}
+
+/// Every single operation of a repair fails once.
+#[test]
+fn an_error_at_every_step_harms_nothing() {
+    for full in [false, true] {
+        for step in 1..40_u64 {
+            let mut pair = Pair::new(9);
+            let path = pair.node.segment_path(pair.node.segments()[1]);
+            pair.node.fs.flip_bit(&path, 800, 1).expect("flipped");
+            let mut log = pair.open();
+            meet_damage(&log);
+            let good = pair.good.reader();
+            let count = Arc::new(AtomicU64::new(0));
+            pair.node.fs.set_hook(Some(Arc::new(move |_| {
+                if count.fetch_add(1, Ordering::Relaxed) + 1 != step {
+                    return Ok(());
+                }
+                Err(std::io::Error::from(match full {
+                    true => std::io::ErrorKind::StorageFull,
+                    false => std::io::ErrorKind::Other,
+                }))
+            })));
+            let mut out = log.repair(NOW).expect("due");
+            let result = out.run(&mut |wish| from_reader(&good, wish), &|| false);
+            pair.node.fs.set_hook(None);
+            log.rewrite_done(out);
+            if pair.node.folder.failed().is_none() {
+                repair_all(&mut log, &good);
+                assert_same(&log, &pair.good);
+            } else {
+                assert!(result.is_err(), "step {step}");
+            }
+            drop(log);
+            pair.node = pair.node.killed();
+            let mut log = pair.open();
+            meet_damage(&log);
+            repair_all(&mut log, &good);
+            assert_same(&log, &pair.good);
+        }
+    }
+}
+
+fn compacted() -> LogConfig {
+    LogConfig {
+        retention_ms: -1,
+        compaction: Some(CompactionConfig {
+            delete_retention_ms: 1_000,
+            min_dirty_ratio: Ratio::of(0, 1),
+            min_lag_ms: 0,
+            max_lag_ms: u64::MAX,
+            map_bytes: 1 << 20,
+        }),
+        ..config()
+    }
+}
+
+fn compact(log: &mut PartitionLog, now: TimestampMs) {
+    while let Some(mut round) = log.compaction(now, true) {
+        let done = round.run(&|| false);
+        log.rewrite_done(round);
+        if done.is_err() {
+            return;
+        }
+    }
+}
+
+fn put(key: u8, value: Option<usize>) -> Rec {
+    Rec {
+        key: Some(vec![key]),
+        value: value.map(|value| format!("{value:0200}").into_bytes()),
+        ..rec("")
+    }
+}
+
+/// The newest value of each key that has one.
+fn table(reader: &LogReader) -> std::collections::BTreeMap<Bytes, Bytes> {
+    let mut table = std::collections::BTreeMap::new();
+    for (_, record, _) in read_all(reader, 0) {
+        let key = record.key.expect("a key");
+        match record.value {
+            Some(value) => table.insert(key, value),
+            None => table.remove(&key),
+        };
+    }
+    table
+}
+
+/// Story: a deletion is complete here, tombstone and all, while the other replica has
+/// compacted nothing: its old record of that key must not come back with a repair.
+#[test]
+fn a_deleted_key_does_not_come_back_from_a_replica_that_was_not_compacted() {
+    let (source, node) = (Node::new(11), Node::new(12));
+    let mut good = source.log(compacted());
+    append(&mut good, batch(&[put(1, Some(1))]), NOW);
+    append(&mut good, batch(&[put(2, Some(2))]), NOW);
+    append(&mut good, batch(&[put(1, None)]), NOW);
+    for n in 0..60 {
+        append(
+            &mut good,
+            batch(&[put(3 + n % 3, Some(100 + n as usize))]),
+            NOW,
+        );
+    }
+    commit(&mut good);
+    let mut log = opened(&node, compacted());
+    follow(&good, &mut log);
+    // The tombstone gets its date in the first round and goes in a later one.
+    compact(&mut log, NOW);
+    compact(&mut log, at(5_000));
+    let before = table(&log.reader());
+    let tombstones = read_all(&log.reader(), 0);
+    assert!(
+        tombstones
+            .iter()
+            .all(|(_, record, _)| record.value.is_some())
+    );
+    let path = node.segment_path(0);
+    node.fs.flip_bit(&path, 30, 1).expect("flipped");
+    log.close().expect("closed");
+    drop(log);
+    let node = node.restarted();
+    let mut log = opened(&node, compacted());
+    log.set_high_watermark(good.bounds().high_watermark);
+    assert!(!meet_damage(&log).is_empty());
+    let refused = repair(&mut log, &good.reader()).expect("due");
+    assert!(
+        matches!(&refused, Err(RewriteError::Source { reason, .. }) if reason.contains("compacted")),
+        "{refused:?}"
+    );
+    compact(&mut good, NOW);
+    repair_all(&mut log, &good.reader());
+    assert_eq!(table(&log.reader()), before);
+    compact(&mut log, at(9_000));
+    assert_eq!(table(&log.reader()), before);
+}
+
+/// Two replicas are written, compacted each in its own time, damaged anywhere and
+/// repaired from one another: what a reader makes of either is always the same.
+#[test]
+fn replicas_that_compact_in_their_own_time_repair_one_another() {
+    let mut repaired = 0;
+    for seed in 0..60 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let nodes = [Node::new(seed * 2), Node::new(seed * 2 + 1)];
+        let mut logs = [nodes[0].log(compacted()), opened(&nodes[1], compacted())];
+        let mut now = 0;
+        for _ in 0..6 {
+            now += 700;
+            for _ in 0..random.random_range(10..40) {
+                let value = random.random_bool(0.8).then(|| random.random_range(0..999));
+                let records = [put(random.random_range(0..6), value)];
+                append(&mut logs[0], batch(&records), at(now));
+            }
+            commit(&mut logs[0]);
+            let [good, copy] = &mut logs;
+            follow(good, copy);
+            for log in &mut logs {
+                if random.random_bool(0.5) {
+                    compact(log, at(now));
+                }
+            }
+            let expected = table(&logs[0].reader());
+            assert_eq!(table(&logs[1].reader()), expected, "seed {seed}");
+            let hurt = random.random_range(0..2);
+            let bases = nodes[hurt].segments();
+            if bases.len() < 2 {
+                continue;
+            }
+            let base = bases[random.random_range(0..bases.len() - 1)];
+            let path = nodes[hurt].segment_path(base);
+            let size = nodes[hurt].fs.open(&path, false).expect("there").len();
+            let position = random.random_range(0..size.expect("length"));
+            nodes[hurt]
+                .fs
+                .flip_bit(&path, position, 2)
+                .expect("flipped");
+            // As a look at the whole log finds it.
+            logs[hurt].close().expect("closed");
+            logs[hurt] = opened(&nodes[hurt], compacted());
+            let end = logs[1 - hurt].bounds().high_watermark;
+            logs[hurt].set_high_watermark(end);
+            if hurt == 0 {
+                let epoch = LeaderEpoch(logs[0].reader().last_epoch().0 + 1);
+                logs[0].begin_epoch(epoch).expect("epoch");
+            }
+            assert!(!meet_damage(&logs[hurt]).is_empty(), "seed {seed}");
+            let other = logs[1 - hurt].reader();
+            if let Some(Err(error)) = repair(&mut logs[hurt], &other) {
+                assert!(error.to_string().contains("compacted"), "{seed}: {error}");
+                compact(&mut logs[1 - hurt], at(now));
+            }
+            repair_all(&mut logs[hurt], &other);
+            assert_eq!(table(&logs[hurt].reader()), expected, "seed {seed}");
+            repaired += 1;
+        }
+    }
+    assert!(repaired > 100, "{repaired}");
+}
