@@ -12,6 +12,7 @@ fn topics() -> Topics {
     let topic = Topic {
         id: TopicId::NIL,
         racks: vec![Vec::new(); 2],
+        derived: false,
     };
     Topics::new([("t".to_owned(), topic)])
 }

@@ -50,7 +50,8 @@ impl MemberOptions {
         let topics = check_topics(&open)?;
         let core = core_config(&open)?;
         let named = || topics.iter().filter_map(|name| view.by_name(name));
-        for topic in named() {
+        // Nothing is derived from what is derived itself.
+        for topic in named().filter(|topic| !derived::is_derived(topic)) {
             derived::check_names(view, topic, &open.group, core.backoff_ms.len())?;
         }
         let largest = named().map(|topic| topic.config.max_message_bytes).max();
@@ -99,7 +100,9 @@ impl MemberOptions {
         let name = &topic.topic.name;
         let matches = |it: &Regex| it.is_match(name.as_bytes());
         let pattern = self.pattern.as_ref().and_then(|(_, it)| it.as_ref());
-        self.topics.contains(name) || pattern.is_some_and(matches)
+        // As in the group: a pattern passes derived topics by.
+        let by_pattern = !derived::is_derived(topic) && pattern.is_some_and(matches);
+        self.topics.contains(name) || by_pattern
     }
 
     /// The member's topics with the group's retry topics of them, as they are now.
@@ -374,7 +377,8 @@ mod tests {
     }
 
     /// Story: a member by pattern gets the retry topics of what the pattern
-    /// matches, of its own group only; the pattern itself matches no derived topic.
+    /// matches, of its own group only. They are named: the coordinator's pattern passes
+    /// derived topics by.
     #[test]
     fn retry_topics_of_the_group_are_joined() {
         let mut view = View::default();
