@@ -410,9 +410,7 @@ impl Session {
                 Effect::Stop(at) => drop(self.reading.remove(at)),
                 Effect::Tell(frame) => {
                     if let Frame::Gap(gap) = &frame {
-                        self.node.metrics.gaps.inc();
-                        let lost = u64::try_from(gap.records_lost).unwrap_or(0);
-                        self.node.metrics.gap_records.inc_by(lost);
+                        self.node.metrics.gap_told(gap.records_lost);
                     }
                     self.send(frame).await?;
                 }

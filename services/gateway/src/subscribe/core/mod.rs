@@ -24,7 +24,7 @@ mod timing;
 mod topics;
 mod view;
 
-pub use failures::{Copy, Destination};
+pub use failures::{Copy, Destination, RECORDS_GONE};
 pub use part::{Hold, Part};
 
 use commits::{Stored, Waiting};
