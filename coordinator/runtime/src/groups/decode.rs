@@ -152,6 +152,7 @@ fn committed(read: stored::CommittedRecord) -> Value {
         leader_epoch: LeaderEpoch(read.leader_epoch),
         metadata: read.metadata,
         committed_at: TimestampMs(read.committed_ms),
+        moved_at: TimestampMs(read.moved_ms.unwrap_or(read.committed_ms)),
     })
 }
 

@@ -458,7 +458,7 @@ impl InternalLogService for Fake {
             bytes: (HIGH_WATERMARK - query.offset) * 10,
             oldest_append_ms: Some(talweg_kit::clock::wall_now().0 - 5_000),
             loss_ms: Some(60_000),
-            arrival_per_second: 1.0,
+            arrival_per_second: Some(1.0),
             ..Backlog::default()
         });
         Ok(Response::new(MeasureBacklogResponse {
