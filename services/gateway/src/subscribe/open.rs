@@ -1,6 +1,9 @@
 //! The open frame of a Subscribe stream.
 
-use super::{core::CoreConfig, derived};
+use super::{
+    core::{CoreConfig, Wanted},
+    derived,
+};
 use crate::{fetch::reading::ReadingConfig, groups, produce::check_client_id, token};
 use regex::bytes::{Regex, RegexBuilder};
 use std::collections::BTreeSet;
@@ -106,17 +109,14 @@ impl MemberOptions {
     }
 
     /// The member's topics with the group's retry topics of them, as they are now.
-    pub fn topics(&self, view: &View) -> Vec<String> {
-        let mut topics = self.profile.topics.clone();
-        let retries = derived::retry_topics(view, &self.group, |topic| self.wants(topic));
-        let room = limits::SUBSCRIBED_TOPICS_MAX.saturating_sub(topics.len());
-        topics.extend(
-            retries
-                .into_iter()
-                .filter(|name| !self.topics.contains(name))
-                .take(room),
-        );
-        topics
+    pub fn topics(&self, view: &View) -> Wanted {
+        let mut names = self.profile.topics.clone();
+        let mut retries = derived::retry_topics(view, &self.group, |topic| self.wants(topic));
+        retries.retain(|name| !self.topics.contains(name));
+        let room = limits::SUBSCRIBED_TOPICS_MAX.saturating_sub(names.len());
+        let left_out = retries.len().saturating_sub(room);
+        names.extend(retries.into_iter().take(room));
+        Wanted { names, left_out }
     }
 
     /// What the coordinator is told of a member with these topics.
@@ -403,6 +403,38 @@ mod tests {
         open.topics.clear();
         open.pattern = "ord.*".into();
         let (options, _) = MemberOptions::check(open, &view).expect("opens");
-        assert_eq!(options.topics(&view), ["orders.g.retry.1"]);
+        assert_eq!(options.topics(&view).names, ["orders.g.retry.1"]);
+    }
+
+    /// Story: a member of as many topics as it may have; one of them has a retry topic
+    /// too. It is not forgotten silently.
+    #[test]
+    fn retry_topics_without_room_are_counted() {
+        let mut view = View::default();
+        let mut set = |name: String, id: u8, source: u8, group: &str| {
+            let derived = if source > 0 { vec![source; 16] } else { vec![] };
+            view.set_topic(v1::Topic {
+                name,
+                topic_id: vec![id; 16].into(),
+                partitions: 1,
+                derived_from_topic_id: derived.into(),
+                derived_for_group: group.into(),
+                ..Default::default()
+            });
+        };
+        set("t0".into(), 1, 0, "");
+        set("t0.g.retry.1".into(), 2, 1, "g");
+        let mut open = open();
+        open.topics = (0..limits::SUBSCRIBED_TOPICS_MAX)
+            .map(|n| format!("t{n}"))
+            .collect();
+        let (options, _) = MemberOptions::check(open.clone(), &view).expect("opens");
+        let wanted = options.topics(&view);
+        let most = limits::SUBSCRIBED_TOPICS_MAX;
+        assert_eq!((wanted.names.len(), wanted.left_out), (most, 1));
+        open.topics.pop();
+        let (options, _) = MemberOptions::check(open, &view).expect("opens");
+        let wanted = options.topics(&view);
+        assert_eq!((wanted.names.len(), wanted.left_out), (most, 0));
     }
 }

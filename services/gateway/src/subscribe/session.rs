@@ -104,7 +104,7 @@ impl Session {
         let view = node.view.get();
         let (options, credit) = MemberOptions::check(open, &view)?;
         let topics = options.topics(&view);
-        let profile = options.profile(topics.clone());
+        let profile = options.profile(topics.names.clone());
         let (registered, member, first_view) = join_or_go(&node, &options, profile).await?;
         let names = {
             let views = node.view.clone();
@@ -115,9 +115,11 @@ impl Session {
             }
         };
         let now = node.clock.now_ms();
-        let mut core = Core::new(options.core.clone(), topics, Arc::new(names), now);
+        let joined = topics.names.clone();
+        let mut core = Core::new(options.core.clone(), joined, Arc::new(names), now);
         let epoch = first_view.member_epoch;
-        let effects = core.step(now, Event::View(first_view)).into();
+        let mut effects = VecDeque::from(core.step(now, Event::View(first_view)));
+        effects.extend(core.step(now, Event::Topics(topics)));
         let mut session = Self {
             reading: Reading::new(Arc::clone(&node), options.reading.clone(), credit),
             stops: node.watch_drain(),
@@ -413,6 +415,10 @@ impl Session {
                         self.node.metrics.gap_told(gap.records_lost);
                     }
                     self.send(frame).await?;
+                }
+                Effect::Warn(refusal) => {
+                    let (group, member) = (&self.options.group, self.member);
+                    tracing::warn!(%group, %member, %refusal, "a member lacks something");
                 }
                 Effect::Request(request) => self.ask(request),
                 Effect::Copy(copy) => {
