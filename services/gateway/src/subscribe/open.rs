@@ -29,8 +29,16 @@ pub struct MemberOptions {
     profile: MemberProfile,
     pub core: CoreConfig,
     pub reading: ReadingConfig,
-    /// Of a resume token.
-    pub claim: Option<MemberId>,
+    pub claim: Option<Claim>,
+}
+
+/// The member that the stream is to go on as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claim {
+    pub member: MemberId,
+    /// By its id, not by a resume token: it and no other. Who has a token may join anew
+    /// where the group does not know it any more.
+    pub strict: bool,
 }
 
 impl MemberOptions {
@@ -59,7 +67,7 @@ impl MemberOptions {
         }
         let largest = named().map(|topic| topic.config.max_message_bytes).max();
         let credit = FetchCredit::open(open.credit.as_ref(), largest.unwrap_or(0))?;
-        let claim = token::read_subscribe(&open.resume_token, &view.cluster_id, &open.group)?;
+        let claim = claim(&open, view)?;
         let reading = ReadingConfig {
             client_id: open.client_id.clone(),
             thin: is_thin(open.form)?,
@@ -126,6 +134,43 @@ impl MemberOptions {
             ..self.profile.clone()
         }
     }
+}
+
+/// By token, by member id, or none.
+fn claim(open: &SubscribeOpen, view: &View) -> Result<Option<Claim>, Refusal> {
+    let by_token = token::read_subscribe(&open.resume_token, &view.cluster_id, &open.group)?;
+    let named = match open.member_id.as_str() {
+        "" => None,
+        text => Some(member_id(text, &open.instance_id)?),
+    };
+    match (by_token, named) {
+        (Some(token), Some(named)) if token != named => Err(Refusal::invalid(
+            "open.member_id",
+            "is not the member of the resume token",
+        )),
+        (None, Some(member)) => Ok(Some(Claim {
+            member,
+            strict: true,
+        })),
+        (Some(member), _) => Ok(Some(Claim {
+            member,
+            strict: false,
+        })),
+        (None, None) => Ok(None),
+    }
+}
+
+/// It proves nothing alone, for anyone may read it in the group's description: it goes
+/// with the instance id whose holder it is.
+fn member_id(text: &str, instance_id: &str) -> Result<MemberId, Refusal> {
+    let field = "open.member_id";
+    if instance_id.is_empty() {
+        let why =
+            "goes with open.instance_id, whose holder it names; without one use the resume token";
+        return Err(Refusal::invalid(field, why));
+    }
+    text.parse()
+        .map_err(|_| Refusal::invalid(field, "is not an id that `opened` gave"))
 }
 
 fn check_text(field: &str, text: &str) -> Result<(), Refusal> {
@@ -303,7 +348,7 @@ mod tests {
     #[test]
     fn what_may_not_be_is_refused_by_name() {
         type Change = fn(&mut SubscribeOpen);
-        let cases: [(ErrorCode, Change); 16] = [
+        let cases: [(ErrorCode, Change); 18] = [
             (ErrorCode::InvalidName, |it| it.group = "a b".into()),
             (ErrorCode::InvalidName, |it| it.group.clear()),
             (ErrorCode::InvalidName, |it| it.topics = vec!["a/b".into()]),
@@ -328,6 +373,12 @@ mod tests {
                 it.resume_token = vec![1, 2, 3].into();
             }),
             (ErrorCode::InvalidArgument, |it| {
+                it.member_id = MemberId::NIL.to_string();
+            }),
+            (ErrorCode::InvalidArgument, |it| {
+                (it.instance_id, it.member_id) = ("i".into(), "mine".into());
+            }),
+            (ErrorCode::InvalidArgument, |it| {
                 it.dead_letter_policy = Some(v1::DeadLetterPolicy {
                     max_attempts: 1_000,
                     ..Default::default()
@@ -343,6 +394,36 @@ mod tests {
         let (options, _) = MemberOptions::check(open(), &View::default()).expect("opens");
         assert_eq!(options.core.backoff_ms, [60_000, 600_000]);
         assert_eq!(options.core.session_ms, 45_000);
+    }
+
+    /// Story: a process comes back with what it kept of its earlier life: its resume token,
+    /// its member id, or both.
+    #[test]
+    fn a_member_is_claimed_by_token_or_by_id() {
+        let mut view = View::default();
+        view.cluster_id = vec![1; 16].into();
+        let (me, other) = (
+            MemberId::from_slice(&[7; 16]),
+            MemberId::from_slice(&[8; 16]),
+        );
+        let (me, other) = (me.expect("16 bytes"), other.expect("16 bytes"));
+        let claimed = |token: Option<MemberId>, id: Option<MemberId>| {
+            let token = token.map(|it| token::subscribe(&view.cluster_id, it, "g"));
+            let open = SubscribeOpen {
+                instance_id: "i".into(),
+                resume_token: token.unwrap_or_default(),
+                member_id: id.map(|it| it.to_string()).unwrap_or_default(),
+                ..open()
+            };
+            let (options, _) = MemberOptions::check(open, &view)?;
+            Ok::<_, Refusal>(options.claim.map(|it| (it.member, it.strict)))
+        };
+        assert_eq!(claimed(None, None), Ok(None));
+        assert_eq!(claimed(Some(me), None), Ok(Some((me, false))));
+        assert_eq!(claimed(None, Some(me)), Ok(Some((me, true))));
+        assert_eq!(claimed(Some(me), Some(me)), Ok(Some((me, false))));
+        let refusal = claimed(Some(me), Some(other)).expect_err("two members");
+        assert_eq!(refusal.code, ErrorCode::InvalidArgument);
     }
 
     /// Story: a topic named like the dead letters exists before the group; the

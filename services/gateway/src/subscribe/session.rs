@@ -8,7 +8,7 @@ use super::{
     core::{Answer, Copy, Core, Effect, Event, Request},
     cut::{Rules, cut, runs},
     derived, failed,
-    open::MemberOptions,
+    open::{Claim, MemberOptions},
     requests::{self, Who},
 };
 use crate::{
@@ -545,28 +545,33 @@ async fn join_or_go(
     told.await.unwrap_or_else(ended)
 }
 
-/// A claim that the group does not know any more joins anew.
+/// A token of a member that the group does not know any more joins anew.
 async fn join(
     node: &Node,
     group: &str,
-    mut claim: Option<MemberId>,
+    mut claim: Option<Claim>,
     profile: MemberProfile,
 ) -> Result<Joined, Refusal> {
     let fresh = MemberId(uuid::Uuid::now_v7());
     loop {
-        let member = claim.unwrap_or(fresh);
+        let member = claim.map_or(fresh, |claim| claim.member);
         // Before the join: the first words unasked may come right behind the answer.
         let registered = node.coordinators.register(group, member);
         let event = converse_request::Event::Join(JoinEvent {
             new_member_id: groups::member_bytes(fresh),
-            claim: claim.map(groups::member_bytes).unwrap_or_default(),
+            claim: claim
+                .map(|claim| groups::member_bytes(claim.member))
+                .unwrap_or_default(),
             profile: Some(profile.clone()),
         });
         let joined = node.coordinators.request(group, event, JOINING).await;
         match joined {
             Ok(converse_response::What::View(view)) => return Ok((registered, member, view)),
             Ok(_) => return Err(Refusal::internal("the coordinator did not answer the join")),
-            Err(refusal) if refusal.code == ErrorCode::UnknownMember && claim.is_some() => {
+            Err(refusal)
+                if refusal.code == ErrorCode::UnknownMember
+                    && claim.is_some_and(|claim| !claim.strict) =>
+            {
                 claim = None;
             }
             Err(refusal) => return Err(refusal),
