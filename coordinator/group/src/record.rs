@@ -118,6 +118,8 @@ pub struct MemberMeta {
     pub assignor: Option<Assignor>,
     pub timeouts: Timeouts,
     pub policy: DeadLetterPolicy,
+    /// It sees committed records only: its partitions end at the last stable offset.
+    pub reads_committed: bool,
 }
 
 /// ```text

@@ -59,6 +59,7 @@ impl Bench {
             assignor: None,
             timeouts: Timeouts::default(),
             policy: DeadLetterPolicy::default(),
+            reads_committed: false,
         };
         let join = Join {
             new_id: MemberId::from_slice(&[1; 16]).expect("16 bytes"),

@@ -4,8 +4,15 @@ mod support;
 
 use support::{
     PATIENCE, eventually,
-    gateway::{Gateway, commit, offset},
-    world::{World, at, folder},
+    gateway::{Gateway, commit, join, offset},
+    world::{HIGH_WATERMARK, LAST_STABLE, World, at, client, folder},
+};
+use talweg_proto::{
+    coordinator::v1::{
+        AskRequest, ask_request::Question, ask_response::Answer, converse_request::Event,
+        converse_response::What,
+    },
+    v1::GetLagRequest,
 };
 
 /// Story: lag is shown while the shard is here, and ends when it moves.
@@ -77,4 +84,41 @@ async fn metrics(of: &talweg_coordinator::Handle) -> String {
         .expect("in time")
         .expect("read");
     text
+}
+
+/// The ends that the lag of a group is measured to, by partition.
+async fn ends(of: &talweg_coordinator::Handle, group: &str) -> Vec<i64> {
+    let question = Question::GetLag(GetLagRequest {
+        group: group.into(),
+        topic: "t".into(),
+    });
+    let request = AskRequest {
+        question: Some(question),
+    };
+    let answer = client(of).ask(request).await.expect("answered");
+    match answer.into_inner().answer {
+        Some(Answer::GetLag(lag)) => lag.lags.iter().map(|it| it.log_end_offset).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Story: a member that reads committed records only is at the end where nothing that
+/// is committed is left, whatever lies open behind it; after a failover too.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lag_of_a_committed_reader_ends_at_the_last_stable_offset() {
+    let (world, one, two) = (World::start().await, folder(), folder());
+    let old = world.with_all_shards(one.path()).await;
+    let mut gateway = Gateway::open(&old, 1).await;
+    gateway.join("all", 1).await;
+    let Event::Join(mut careful) = join(2, "") else {
+        panic!("a join")
+    };
+    careful.profile.as_mut().expect("a profile").reads_committed = true;
+    let joined = gateway.ask("careful", Event::Join(careful)).await;
+    assert!(matches!(joined, What::View(_)), "{joined:?}");
+    assert_eq!(ends(&old, "all").await, [HIGH_WATERMARK; 4]);
+    assert_eq!(ends(&old, "careful").await, [LAST_STABLE; 4]);
+    let new = world.coordinator(two.path()).await;
+    world.give_all(&new).await;
+    assert_eq!(ends(&new, "careful").await, [LAST_STABLE; 4]);
 }

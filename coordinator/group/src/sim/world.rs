@@ -115,6 +115,7 @@ impl World {
                 ..Timeouts::default()
             },
             policy: DeadLetterPolicy::default(),
+            reads_committed: false,
         }
     }
 

@@ -50,6 +50,7 @@ pub(crate) fn meta() -> MemberMeta {
         assignor: None,
         timeouts: Timeouts::default(),
         policy: DeadLetterPolicy::default(),
+        reads_committed: false,
     }
 }
 

@@ -119,6 +119,7 @@ fn member_meta(read: stored::MemberRecord) -> Result<Value, DecodeError> {
             attempts: read.attempts,
             dead_letters: read.dead_letters,
         },
+        reads_committed: read.reads_committed,
     })))
 }
 

@@ -118,5 +118,6 @@ fn member_record(meta: &MemberMeta) -> stored::MemberRecord {
         processing_ms: meta.timeouts.processing_ms,
         attempts: meta.policy.attempts,
         dead_letters: meta.policy.dead_letters,
+        reads_committed: meta.reads_committed,
     }
 }

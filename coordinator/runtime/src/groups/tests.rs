@@ -69,7 +69,7 @@ fn member_value() -> impl Strategy<Value = Value> {
         kinds,
         option::of(assignor),
         numbers,
-        any::<bool>(),
+        any::<[bool; 2]>(),
     )
         .prop_map(
             |(
@@ -78,7 +78,7 @@ fn member_value() -> impl Strategy<Value = Value> {
                 kind,
                 assignor,
                 numbers,
-                dead_letters,
+                [dead_letters, reads_committed],
             )| {
                 Value::Member(Box::new(MemberMeta {
                     instance_id,
@@ -96,6 +96,7 @@ fn member_value() -> impl Strategy<Value = Value> {
                         attempts: numbers[3],
                         dead_letters,
                     },
+                    reads_committed,
                 }))
             },
         )

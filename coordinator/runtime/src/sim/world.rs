@@ -203,6 +203,7 @@ impl World {
                     processing_ms: 1_000,
                 },
                 policy: talweg_group::DeadLetterPolicy::default(),
+                reads_committed: false,
             },
         };
         let name = self.group();

@@ -1,6 +1,6 @@
 //! The arithmetic of lag, apart from whom it is asked.
 
-use crate::shard::Seen;
+use crate::{leaders::BacklogFrom, shard::Seen};
 use talweg_group::{Committed, Group};
 use talweg_kit::errors::Refusal;
 use talweg_proto::{
@@ -23,14 +23,19 @@ pub struct Position {
     pub owner: Option<MemberId>,
     /// Records committed a second; none while it is too early to say.
     pub per_second: Option<f64>,
+    /// Whoever reads it sees committed records only.
+    pub reads_committed: bool,
 }
 
 impl Position {
     /// From where the backlog is measured.
-    pub fn question(&self) -> (TopicPartition, Offset) {
+    pub fn question(&self) -> BacklogFrom {
         let committed = self.committed.as_ref();
-        let from = committed.map_or(Offset::ZERO, |stored| stored.offset);
-        (self.at, from)
+        BacklogFrom {
+            at: self.at,
+            offset: committed.map_or(Offset::ZERO, |stored| stored.offset),
+            committed: self.reads_committed,
+        }
     }
 }
 
@@ -38,11 +43,16 @@ impl Position {
 pub fn positions(name: &str, group: &Group, seen: &Seen<'_>, owned: bool) -> Vec<Position> {
     let state = group.state();
     let now = seen.now.monotonic;
-    let position = |at: TopicPartition, committed: Option<&Committed>| Position {
-        at,
-        committed: committed.cloned(),
-        owner: state.owner(at),
-        per_second: seen.pace.per_second(name, at, now),
+    let position = |at: TopicPartition, committed: Option<&Committed>| {
+        let owner = state.owner(at);
+        let meta = owner.and_then(|id| state.members().get(&id));
+        Position {
+            at,
+            committed: committed.cloned(),
+            owner,
+            per_second: seen.pace.per_second(name, at, now),
+            reads_committed: meta.is_some_and(|meta| meta.reads_committed),
+        }
     };
     let stored = state.offsets();
     let mut all: Vec<Position> = stored
@@ -86,7 +96,7 @@ pub fn partition_lag(
             return lag;
         }
     };
-    let (_, from) = position.question();
+    let from = position.question().offset;
     lag.log_start_offset = backlog.log_start_offset;
     lag.log_end_offset = backlog.end_offset;
     lag.lag_records = backlog
@@ -165,6 +175,7 @@ mod tests {
             }),
             owner: None,
             per_second,
+            reads_committed: false,
         }
     }
 

@@ -90,6 +90,7 @@ impl MemberOptions {
             processing_timeout_ms: open.processing_timeout_ms,
             max_attempts: policy.max_attempts,
             no_dead_letters: policy.no_dead_letters,
+            reads_committed: reading.isolation == Isolation::ReadCommitted,
         };
         let pattern = (!open.pattern.is_empty()).then(|| {
             let compiled = compile(&open.pattern);
