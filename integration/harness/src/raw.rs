@@ -1,8 +1,10 @@
 //! Streams as a stranger writes them: tonic's generated clients, no code of our
 //! own in between, so that every frame of a test is in plain sight.
 
+mod offsets;
 mod topics;
 
+pub use offsets::{commit, commit_by, stored};
 pub use topics::{bounds, create_replicated, create_topic, describe, drain, in_sync, leader};
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! The rule files against the runbook, and against what is tested.
 
-use super::{disks, replicas, repository, rule_files};
+use super::{disks, groups, replicas, repository, rule_files};
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_harness::prometheus::{check_rules, shortened};
 
@@ -83,8 +83,32 @@ fn every_alert_is_fired_by_a_test() {
         .map(|rule| rule["alert"].clone())
         .collect();
     let fired = replicas::FIRED.iter().chain(disks::FIRED);
+    let fired = fired.chain(groups::FIRED);
     let fired: BTreeSet<_> = fired.map(|name| (*name).to_owned()).collect();
     assert_eq!(written, fired);
+}
+
+/// A plane that nobody scrapes has no alarms.
+#[test]
+fn the_scrape_jobs_name_every_plane() {
+    let page = repository().join("deploy/alerts/README.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    for (plane, port) in [
+        ("controller", 7091),
+        ("storage", 7092),
+        ("coordinator", 7093),
+        ("gateway", 7080),
+    ] {
+        let job = page.split("- job_name: ").find_map(|job| {
+            let rest = job.strip_prefix(&format!("talweg-{plane}\n"))?;
+            rest.lines().next()
+        });
+        let targets = job.unwrap_or_else(|| panic!("no job talweg-{plane}"));
+        assert!(
+            targets.contains(&format!(":{port}\"")),
+            "{plane}: {targets}"
+        );
+    }
 }
 
 #[test]

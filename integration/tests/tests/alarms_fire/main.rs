@@ -4,6 +4,7 @@
 
 mod book;
 mod disks;
+mod groups;
 mod link;
 mod replicas;
 
