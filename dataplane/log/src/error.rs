@@ -85,6 +85,10 @@ pub enum AppendError {
         asked: ShardEpoch,
         current: ShardEpoch,
     },
+    /// Which coordinator may append follows from a range that is damaged. Nothing
+    /// happened; works again when it is repaired.
+    #[error("the newest fence is not known: the log is damaged at offset {from}")]
+    FenceDamaged { from: Offset },
     /// Works again when space returns.
     #[error("disk is full")]
     DiskFull,

@@ -107,7 +107,7 @@ impl PartitionLog {
     ///
     /// # Errors
     /// [`AppendError::ShardFenced`] below the newest fence, [`AppendError::FenceMissing`]
-    /// above it; what `append` refuses.
+    /// above it, [`AppendError::FenceDamaged`]; what `append` refuses.
     pub fn append_in_shard(
         &mut self,
         batch: &CheckedBatch,
@@ -132,6 +132,9 @@ impl PartitionLog {
     pub(crate) fn check_claim(&self, claim: Claim) -> Result<(), AppendError> {
         if planted(Fault::FenceNotChecked) {
             return Ok(());
+        }
+        if let (Some(from), Claim::Shard(_) | Claim::Fence(_)) = (self.holes_from, claim) {
+            return Err(AppendError::FenceDamaged { from });
         }
         let current = self.fence.map_or(ShardEpoch::NONE, |fence| fence.epoch);
         let asked = match claim {

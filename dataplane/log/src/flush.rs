@@ -61,7 +61,8 @@ struct SealJob {
     view: Arc<SegmentView>,
     times: Times,
     sums: BlockSums,
-    sessions: Arc<SessionsFile>,
+    /// `None`: not known well enough to be kept.
+    sessions: Option<Arc<SessionsFile>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -99,7 +100,8 @@ impl PartitionLog {
         let first = self.disk.recorded.lock().is_none();
         let epoch_is_new = self.has_unrecorded_epoch();
         let lagging = self.disk.appended_bytes - self.disk.recorded_bytes >= RECORD_LAG_BYTES;
-        let snapshot_wanted = self.snapshot_due() || (closing && self.snapshot_is_old());
+        let whole = self.holes_from.is_none();
+        let snapshot_wanted = whole && (self.snapshot_due() || (closing && self.snapshot_is_old()));
         let record_wanted =
             self.disk.record_due || first || epoch_is_new || lagging || snapshot_wanted || closing;
         let record = record_wanted
@@ -132,7 +134,7 @@ impl PartitionLog {
             view: Arc::clone(&closing.view),
             times: closing.times,
             sums: closing.sums.clone(),
-            sessions: Arc::clone(&closing.sessions),
+            sessions: whole.then(|| Arc::clone(&closing.sessions)),
         });
         let ticket = FlushTicket {
             seals: seals.collect(),
@@ -337,17 +339,18 @@ impl FlushTicket {
         let mut written_at = None;
         for job in &self.seals {
             let seal = job.seal().encode();
-            let sessions = job.sessions.encode();
             let path = job.view.path.with_extension(names::SEAL);
-            let sessions_path = names::path(dir, job.sessions.offset, names::SESSIONS);
             // A segment that lost all its bytes ends where the one before it does:
             // their state is the same, and is one file.
-            let again = written_at.replace(job.sessions.offset) == Some(job.sessions.offset);
+            let first =
+                |file: &&Arc<SessionsFile>| written_at.replace(file.offset) != Some(file.offset);
+            let sessions = job.sessions.as_ref().filter(first);
             let written = sidecar::stage(fs, &path, &seal, flush).and_then(|seal| {
-                let sessions = (!again)
-                    .then(|| sidecar::stage(fs, &sessions_path, &sessions, flush))
-                    .transpose()?;
-                Ok(std::iter::once(seal).chain(sessions))
+                let stage = |file: &Arc<SessionsFile>| {
+                    let path = names::path(dir, file.offset, names::SESSIONS);
+                    sidecar::stage(fs, &path, &file.encode(), flush)
+                };
+                Ok(std::iter::once(seal).chain(sessions.map(stage).transpose()?))
             });
             match tolerate_full(written)? {
                 Some(files) => staged.extend(files),

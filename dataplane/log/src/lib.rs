@@ -69,7 +69,7 @@ pub use marker::Boot;
 pub use partition::PartitionLog;
 pub use reader::{LogReader, ReadOutcome};
 pub use recovery::{DamagedRange, IndexFound, RecoveryReport};
-pub use repair::{Repair, RepairReport, RepairSource, RepairWish};
+pub use repair::{Repair, RepairPart, RepairReport, RepairSource, RepairWish};
 pub use retention::TickReport;
 pub use rewrite::{Rewrite, RewriteError};
 pub use truncate::Truncation;

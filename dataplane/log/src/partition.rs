@@ -57,6 +57,11 @@ pub struct PartitionLog {
     pub(crate) flush_in_flight: bool,
     /// A rewrite is out; set to true, it ends early.
     pub(crate) rewrite: Option<Arc<AtomicBool>>,
+    /// Repairs that were asked for: each time another segment has its turn.
+    pub(crate) repair_turn: usize,
+    /// Where the first damage begins that the last replay has passed: producer state
+    /// and the fence may lack what was there, and are not written down.
+    pub(crate) holes_from: Option<Offset>,
     /// The log start as the last tick told it.
     pub(crate) reported_start: Offset,
     /// Bytes appended as of the last tick.
@@ -121,6 +126,8 @@ impl PartitionLog {
             condemned: Vec::new(),
             flush_in_flight: false,
             rewrite: None,
+            repair_turn: 0,
+            holes_from: None,
             reported_start: Offset::ZERO,
             tail_checked: 0,
             deleted: false,

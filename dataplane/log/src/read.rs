@@ -219,10 +219,14 @@ impl LogReader {
             });
         }
         match view.damage_at(from) {
-            Some(range) => Err(ReadError::Damaged {
-                from,
-                next_good: range.end,
-            }),
+            Some(range) => {
+                // However it became known, it is to be repaired.
+                self.note_damage(&view, &[range]);
+                Err(ReadError::Damaged {
+                    from,
+                    next_good: range.end,
+                })
+            }
             None => Ok(view),
         }
     }

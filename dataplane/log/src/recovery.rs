@@ -253,6 +253,7 @@ impl PartitionLog {
         let guessed = found.record_lost || found.record_missing;
         self.recovered_disk(record, guessed, saved);
         self.remove_old_sessions(&found.sessions, saved);
+        self.holes_from = report.damaged.iter().map(|range| range.from).min();
         report.kept_to = end;
     }
 

@@ -14,14 +14,16 @@ use crate::{
     worker::{Stopping, Worker},
 };
 use bytes::Bytes;
-use std::{io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use talweg_kit::{
     errors::{ErrorCode, Refusal},
     net::{ChannelOptions, channel},
 };
-use talweg_log::{RepairReport, RepairWish, RewriteError};
-use talweg_proto::storage::v1::{ReadReplicaRequest, replica_service_client::ReplicaServiceClient};
-use talweg_types::TopicPartition;
+use talweg_log::{RepairPart, RepairReport, RepairWish, RewriteError};
+use talweg_proto::storage::v1::{
+    ReadReplicaRequest, ReadReplicaResponse, replica_service_client::ReplicaServiceClient,
+};
+use talweg_types::{Offset, TopicPartition};
 use tokio::{
     runtime::{Builder, Runtime},
     time::{sleep, timeout},
@@ -34,6 +36,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const AGAIN_MS: u64 = 15_000;
 /// What is not yet flushed and committed soon is.
 const SOON_MS: u64 = 1_000;
+/// After so many readers are not asked to wait any more.
+const READY_TRIES: u32 = 10;
 /// For one answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -51,6 +55,7 @@ pub fn spawn(node: Arc<Node>) -> io::Result<Worker> {
             runtime,
             stopping,
             waiting: Waiting::default(),
+            asked: BTreeMap::new(),
         };
         work.run();
     })
@@ -59,7 +64,7 @@ pub fn spawn(node: Arc<Node>) -> io::Result<Worker> {
 /// What a reader is told that has met damage: if another replica can be expected to
 /// give the records back in a moment, it is to try again.
 pub fn soften(node: &Node, handle: &PartitionHandle, refusal: Refusal) -> Refusal {
-    let is_damage = refusal.code == ErrorCode::DataDamaged;
+    let is_damage = refusal.code == ErrorCode::DataDamaged && handle.reader.is_damaged();
     if !is_damage || handle.repair_failed() || Peers::of(node, handle.tp).left.is_empty() {
         return refusal;
     }
@@ -75,6 +80,8 @@ struct Work {
     runtime: Runtime,
     stopping: Stopping,
     waiting: Waiting,
+    /// How often in a row a log was asked for a repair and was not ready.
+    asked: BTreeMap<TopicPartition, u32>,
 }
 
 impl Work {
@@ -82,10 +89,12 @@ impl Work {
         while !self.stopping.wait(LOOK_EVERY) {
             self.waiting.pass();
             let all = self.node.partitions.all();
-            let damaged: Vec<_> = all
-                .into_iter()
-                .filter(|handle| handle.reader.is_damaged())
-                .collect();
+            let is_damaged = |handle: &Arc<PartitionHandle>| {
+                handle.reader.is_damaged() && handle.reader.settle_damage()
+            };
+            let damaged: Vec<_> = all.into_iter().filter(is_damaged).collect();
+            self.asked
+                .retain(|tp, _| damaged.iter().any(|handle| handle.tp == *tp));
             let count = i64::try_from(damaged.len()).unwrap_or(i64::MAX);
             self.node.metrics.damaged_replicas.set(count);
             for handle in damaged {
@@ -111,8 +120,15 @@ impl Work {
             rewrites::ask(&self.node, handle, |give| Command::Repair { tp, give })
         else {
             self.waiting.add(tp, SOON_MS);
+            let asked = self.asked.entry(tp).or_default();
+            *asked += 1;
+            if *asked >= READY_TRIES {
+                // Something else must happen first.
+                handle.set_repaired(false);
+            }
             return false;
         };
+        self.asked.remove(&tp);
         let (runtime, stopping) = (&self.runtime, &self.stopping);
         let result = repair.run(
             &mut |wish| runtime.block_on(peers.read(tp, wish, stopping)),
@@ -122,7 +138,9 @@ impl Work {
         if result.is_err() {
             self.waiting.add(tp, AGAIN_MS);
         }
-        handle.set_repaired(result.is_ok());
+        if !matches!(result, Err(RewriteError::Cancelled)) {
+            handle.set_repaired(result.is_ok());
+        }
         rewrites::give_back(&self.node, handle, repair);
         result.is_ok()
     }
@@ -186,11 +204,11 @@ impl Peers {
         tp: TopicPartition,
         wish: RepairWish,
         stopping: &Stopping,
-    ) -> Result<Bytes, String> {
+    ) -> Result<RepairPart, String> {
         let mut reasons = Vec::new();
         while let Some(peer) = self.left.first_mut() {
             match peer.read(tp, wish, stopping).await {
-                Ok(batches) if !batches.is_empty() => return Ok(batches),
+                Ok(part) if !part.batches.is_empty() => return Ok(part),
                 Ok(_) => reasons.push(format!("node {} has nothing there", peer.node_id)),
                 Err(reason) => reasons.push(format!("node {}: {reason}", peer.node_id)),
             }
@@ -206,7 +224,7 @@ impl Peer {
         tp: TopicPartition,
         wish: RepairWish,
         stopping: &Stopping,
-    ) -> Result<Bytes, String> {
+    ) -> Result<RepairPart, String> {
         let client = self.client()?;
         let request = ReadReplicaRequest {
             topic_id: Bytes::copy_from_slice(tp.topic_id.as_bytes()),
@@ -219,7 +237,7 @@ impl Peer {
         request.set_timeout(ANSWER_TIMEOUT);
         tokio::select! {
             answer = timeout(ANSWER_TIMEOUT, client.read_replica(request)) => match answer {
-                Ok(Ok(response)) => Ok(response.into_inner().batches),
+                Ok(Ok(response)) => Ok(part(response.into_inner())),
                 Ok(Err(status)) => Err(status.message().to_owned()),
                 Err(_) => Err("did not answer in time".into()),
             },
@@ -240,6 +258,14 @@ impl Peer {
                 Ok(none.insert(ReplicaServiceClient::new(channel)))
             }
         }
+    }
+}
+
+fn part(response: ReadReplicaResponse) -> RepairPart {
+    RepairPart {
+        batches: response.batches,
+        cleaned_end: response.cleaned_end_offset.map(Offset),
+        revision: response.revision,
     }
 }
 

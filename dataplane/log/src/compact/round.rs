@@ -189,6 +189,7 @@ impl Compaction {
         if !bad && !view.has_damage() {
             return Ok(());
         }
+        self.rewrite.shared.assess(view, &open).map_err(io)?;
         let damage = view.damage.read();
         let offset = damage.ranges.first().map_or(view.base, |range| range.start);
         Err(RewriteError::Damaged {

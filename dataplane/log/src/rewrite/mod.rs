@@ -138,6 +138,7 @@ impl PartitionLog {
                 view.release(&self.folder);
             }
         }
+        self.replay_repaired();
         // Segments that had to wait for the round.
         self.move_log_start(self.bounds().log_start);
     }
@@ -171,11 +172,17 @@ impl Rewrite {
         visit: &mut dyn FnMut(BatchHeader, Bytes) -> Result<Option<T>, RewriteError>,
     ) -> Result<Option<T>, RewriteError> {
         let io = |error| self.io("reading", view, error);
-        let damaged = |offset| RewriteError::Damaged {
-            segment: view.base,
-            offset,
-        };
         let open = view.open(&self.shared.folder).map_err(io)?;
+        let damaged = |offset| {
+            // Met here first: found whole, and known from now on.
+            if let Err(error) = self.shared.assess(view, &open) {
+                tracing::warn!(segment = %view.path.display(), %error, "damage not assessed");
+            }
+            RewriteError::Damaged {
+                segment: view.base,
+                offset,
+            }
+        };
         // A file that was cut is shorter than its seal says.
         let size = view.size().min(open.file.len().map_err(io)?);
         let mut walk =

@@ -5,6 +5,8 @@ use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_log::AppendError;
 use talweg_types::TopicPartition;
 
+/// A repair takes about that long.
+const REPAIR_RETRY_MS: u32 = 500;
 /// Advice while the disk is full.
 const DISK_FULL_RETRY_MS: u32 = 1_000;
 
@@ -57,6 +59,9 @@ fn of_log(tp: &TopicPartition, base_sequence: i32, error: &AppendError) -> Refus
         AppendError::Fenced { .. } => new(ErrorCode::ProducerFenced),
         AppendError::ShardFenced { .. } | AppendError::FenceMissing { .. } => {
             new(ErrorCode::ShardFenced)
+        }
+        AppendError::FenceDamaged { .. } => {
+            Refusal::unavailable(error.to_string()).retry_after(REPAIR_RETRY_MS)
         }
         AppendError::DiskFull => new(ErrorCode::DiskFull).retry_after(DISK_FULL_RETRY_MS),
         AppendError::FolderFailed(_) => new(ErrorCode::FolderFailed),

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use std::{sync::Arc, time::Duration};
 use talweg_kit::errors::{ErrorCode, Refusal};
-use talweg_log::RepairWish;
+use talweg_log::{RepairPart, RepairWish};
 use talweg_proto::{
     storage::v1::{
         DescribeReplicasRequest, DescribeReplicasResponse, FollowerDescription, ReadReplicaRequest,
@@ -59,17 +59,21 @@ impl ReplicaService for Replicas {
 
     /// INVALID_ARGUMENT; UNKNOWN_TOPIC, UNKNOWN_PARTITION; NOT_LEADER where this node
     /// holds no replica that is close enough; OFFSET_NOT_AVAILABLE where it is not
-    /// compacted as far; OFFSET_OUT_OF_RANGE, DATA_DAMAGED.
+    /// compacted as far, or just now; OFFSET_OUT_OF_RANGE, DATA_DAMAGED.
     async fn read_replica(
         &self,
         request: Request<ReadReplicaRequest>,
     ) -> Result<Response<ReadReplicaResponse>, Status> {
-        let batches = read(&self.node, &request.into_inner()).await?;
-        Ok(Response::new(ReadReplicaResponse { batches }))
+        let part = read(&self.node, &request.into_inner()).await?;
+        Ok(Response::new(ReadReplicaResponse {
+            cleaned_end_offset: part.cleaned_end.map(|end| end.0),
+            revision: part.revision,
+            batches: part.batches,
+        }))
     }
 }
 
-async fn read(node: &Node, request: &ReadReplicaRequest) -> Result<Bytes, Refusal> {
+async fn read(node: &Node, request: &ReadReplicaRequest) -> Result<RepairPart, Refusal> {
     if request.topic_id.is_empty() {
         return Err(Refusal::invalid("topic_id", "must have 16 bytes"));
     }
@@ -93,7 +97,7 @@ async fn read(node: &Node, request: &ReadReplicaRequest) -> Result<Bytes, Refusa
     let reader = Arc::clone(&handle.reader);
     let read = on_reader(node, move || reader.read_for_repair(wish, READ_BYTES)).await?;
     read.ok_or_else(|| {
-        let message = "this replica is not compacted as far as the one that asks";
+        let message = "this replica is not compacted as far as the one that asks, or was just now";
         Refusal::new(ErrorCode::OffsetNotAvailable, message)
     })
 }
