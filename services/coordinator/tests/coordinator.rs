@@ -3,7 +3,7 @@
 mod support;
 
 use support::{
-    PATIENCE, eventually,
+    eventually,
     gateway::{Gateway, caller, code, commit, join, offset, revoked},
     world::{SHARDS, World, at, client, folder},
 };
