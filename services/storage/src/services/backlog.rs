@@ -97,7 +97,8 @@ async fn answer(node: &Arc<Node>, query: &BacklogQuery) -> Result<Backlog, Refus
 }
 
 /// Until retention may take the record at the position: not later than it does, since
-/// whole segments go and the record's may be younger than it.
+/// whole segments go and the record's may be younger than it. Never where nothing is
+/// deleted but what a newer record replaces.
 fn loss_ms(
     topic: &TopicView,
     bounds: LogBounds,
@@ -107,7 +108,7 @@ fn loss_ms(
     pace: Pace,
 ) -> Option<i64> {
     // Nothing is there to lose.
-    if from >= bounds.log_end {
+    if from >= bounds.log_end || !topic.config.cleanup.deletes() {
         return None;
     }
     let age_limit = (topic.config.retention_ms >= 0).then_some(topic.config.retention_ms);
