@@ -331,6 +331,10 @@ impl Topic {
         let at = eventually("bounds", PATIENCE, || bounds(&self.channel, self.name, 0)).await;
         let from = self.committed.unwrap_or(0).max(at.log_start_offset);
         let to = random.random_range(from..=at.high_watermark);
+        // The same offset again is no progress.
+        if self.committed == Some(to) {
+            return;
+        }
         let begun = now_ms();
         let committed = eventually("a commit", PATIENCE, || async {
             match raw::commit(&self.channel, GROUP, (self.name, 0), to).await {
