@@ -58,6 +58,7 @@ impl Turn<'_> {
                     leader_epoch: change.leader_epoch,
                     metadata: String::new(),
                     committed_at: self.now.wall,
+                    moved_at: self.moved_at(change.at, change.after),
                 };
                 self.store(change.at, new);
                 // As a seek, to the same offset too.

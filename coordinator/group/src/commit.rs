@@ -6,7 +6,7 @@ use crate::{
     mistake::{Mistake, planted},
     turn::Turn,
 };
-use talweg_types::{MemberId, Offset, TopicPartition, limits};
+use talweg_types::{MemberId, Offset, TimestampMs, TopicPartition, limits};
 
 impl Turn<'_> {
     pub fn on_commit(&mut self, commit: Commit) -> Result<Answer, Refusal> {
@@ -62,6 +62,7 @@ impl Turn<'_> {
             leader_epoch: item.leader_epoch,
             metadata: item.metadata,
             committed_at: self.now.wall,
+            moved_at: self.moved_at(item.at, item.offset),
         };
         // A member's repeat changes nothing; anyone else's is the sign of life
         // from which expiry counts.
@@ -73,6 +74,13 @@ impl Turn<'_> {
             self.sought(item.at, item.offset);
         }
         Ok(new)
+    }
+
+    /// When an offset that is stored now was last moved.
+    pub fn moved_at(&self, at: TopicPartition, offset: Offset) -> TimestampMs {
+        let stored = self.state.offsets.get(&at);
+        let stays = stored.filter(|stored| stored.offset == offset);
+        stays.map_or(self.now.wall, |stored| stored.moved_at)
     }
 
     /// Stores, ends the count of failures of the record that was next, and makes

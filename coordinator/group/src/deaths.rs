@@ -3,9 +3,10 @@
 //! A death counts at the partitions that had records in flight. Where nobody can
 //! say, at all the member's partitions: from the second time on records come one
 //! by one, and a commit past the record ends the count, so that innocents leave it.
+//! The member that all HTTP callers without an id share is never counted.
 
 use crate::{
-    Answer, Caller, Effect, FailureKind, Failures, Key, Refusal, Removal, Value,
+    Answer, Caller, Effect, FailureKind, Failures, Key, MemberKind, Refusal, Removal, Value,
     live::{Session, Stream},
     mistake::{Mistake, planted},
     turn::Turn,
@@ -49,6 +50,12 @@ impl Turn<'_> {
         let Some(session) = self.live.sessions.get(&id) else {
             return;
         };
+        // Callers that come and go, and none of them need ever commit: that one did not
+        // come back says nothing about the record.
+        let meta = self.state.members.get(&id);
+        if meta.is_some_and(|meta| meta.kind == MemberKind::HttpShared) {
+            return;
+        }
         let in_flight: Option<BTreeSet<_>> = match &session.stream {
             Stream::Broken(in_flight) => in_flight.clone(),
             Stream::Never => Some(self.returned(session).collect()),

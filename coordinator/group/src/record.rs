@@ -118,6 +118,8 @@ pub struct MemberMeta {
     pub assignor: Option<Assignor>,
     pub timeouts: Timeouts,
     pub policy: DeadLetterPolicy,
+    /// It sees committed records only: its partitions end at the last stable offset.
+    pub reads_committed: bool,
 }
 
 /// ```text
@@ -150,7 +152,10 @@ pub struct Committed {
     /// Of the last batch that the reader holds.
     pub leader_epoch: LeaderEpoch,
     pub metadata: String,
+    /// The last commit, a repeat by a client without a member too: a sign of life.
     pub committed_at: TimestampMs,
+    /// When the offset last became another one: a commit of the same is no progress.
+    pub moved_at: TimestampMs,
 }
 
 /// How a member was lost.

@@ -2,7 +2,9 @@
 //!
 //! A pattern is a regular expression in the syntax of RE2 (no look-around, no
 //! back references, so linear time), over ASCII, that must match the whole name.
-//! Names that begin with `__` are matched by no pattern.
+//! Names that begin with `__` are matched by no pattern, and neither are retry and
+//! dead-letter topics: `orders.*` means orders, not what failed of them, in this
+//! group or another. Who wants those names them.
 
 use crate::{Refusal, Topics};
 use regex::bytes::{Regex, RegexBuilder};
@@ -80,9 +82,9 @@ impl Patterns {
         let pattern = subscription.pattern.as_ref();
         let matched = pattern.and_then(|pattern| self.0.get(pattern)).into_iter();
         let matched = matched.flat_map(|regex| {
-            let fitting = topics
-                .iter()
-                .filter(|(name, _)| !name.starts_with("__") && regex.is_match(name.as_bytes()));
+            let fitting = topics.iter().filter(|(name, topic)| {
+                !name.starts_with("__") && !topic.derived && regex.is_match(name.as_bytes())
+            });
             fitting.map(|(_, topic)| topic.id)
         });
         named.chain(matched).collect()
@@ -102,11 +104,13 @@ mod tests {
             "flight",
             "__consumer_offsets",
             "Gates",
+            "flights.g.dlq",
         ];
         Topics::new(names.iter().enumerate().map(|(at, name)| {
             let topic = Topic {
                 id: id(at),
                 racks: vec![vec![]],
+                derived: name.ends_with(".dlq"),
             };
             ((*name).to_owned(), topic)
         }))
@@ -127,7 +131,7 @@ mod tests {
         let mut patterns = Patterns::default();
         patterns.retain(subscription.pattern.iter());
         let found = patterns.resolve(&subscription, &topics());
-        (0..5).filter(|at| found.contains(&id(*at))).collect()
+        (0..6).filter(|at| found.contains(&id(*at))).collect()
     }
 
     #[test]
@@ -137,6 +141,15 @@ mod tests {
         assert_eq!(resolve(&[], ".*"), [0, 1, 2, 4]);
         assert_eq!(resolve(&[], "(?i)gates"), [4]);
         assert_eq!(resolve(&["flights", "absent"], r"\w+\.eu"), [0, 1]);
+    }
+
+    /// Story: a group reads `flights.*`, and one of its records becomes a dead letter.
+    /// The dead letter does not come back to the group, or to another one.
+    #[test]
+    fn a_pattern_passes_derived_topics_by_and_a_name_does_not() {
+        assert_eq!(resolve(&[], r"flights\..*"), [1]);
+        assert_eq!(resolve(&[], r"flights\.g\.dlq"), []);
+        assert_eq!(resolve(&["flights.g.dlq"], "flight"), [2, 5]);
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub struct Topic {
     pub id: TopicId,
     /// By partition number: the racks of its replicas; empty where unknown.
     pub racks: Vec<Vec<String>>,
+    /// A retry or dead-letter topic of some group. Patterns pass it by.
+    pub derived: bool,
 }
 
 impl Topic {

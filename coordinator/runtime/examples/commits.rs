@@ -26,7 +26,12 @@ fn main() {
     let partitions: usize = numbers.next().unwrap_or(10);
     let id = TopicId::from_slice(&[1; 16]).expect("16 bytes");
     let racks = vec![vec![]; partitions];
-    let topics = Topics::new([("t".to_owned(), Topic { id, racks })]);
+    let topic = Topic {
+        id,
+        racks,
+        derived: false,
+    };
+    let topics = Topics::new([("t".to_owned(), topic)]);
     let limits = Limits::for_batches_of(1 << 20);
     let loading = Loading::<Group>::default();
     let mut shard = loading

@@ -12,6 +12,7 @@ fn topics() -> Topics {
     let topic = Topic {
         id: TopicId::NIL,
         racks: vec![Vec::new(); 2],
+        derived: false,
     };
     Topics::new([("t".to_owned(), topic)])
 }
@@ -58,6 +59,7 @@ impl Bench {
             assignor: None,
             timeouts: Timeouts::default(),
             policy: DeadLetterPolicy::default(),
+            reads_committed: false,
         };
         let join = Join {
             new_id: MemberId::from_slice(&[1; 16]).expect("16 bytes"),

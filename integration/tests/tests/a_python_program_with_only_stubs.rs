@@ -1,5 +1,6 @@
-//! A Python program with nothing but grpcio and generated stubs produces and
-//! fetches in both forms, and reflection serves what grpcurl needs.
+//! Python programs with nothing but grpcio and generated stubs produce and fetch in
+//! both forms, consume as a member of a group that lives through a rebalance, and call
+//! what reflection describes, as grpcurl does.
 
 use std::{
     path::{Path, PathBuf},

@@ -181,6 +181,8 @@ impl Subscriber {
 
     async fn resume(&mut self) -> Result<SubscribeEvent, Refusal> {
         self.open.resume_token = self.opened.resume_token.clone();
+        // It named who the member was to be; the token knows who it is.
+        self.open.member_id.clear();
         let (stream, opened) = connect(&self.client, &self.open, self.patience).await?;
         self.stream = Some(stream);
         self.opened = opened.clone();

@@ -146,6 +146,7 @@ fn meta(said: wire::MemberProfile) -> Result<MemberMeta, Refusal> {
             attempts: or(said.max_attempts, limits::ATTEMPTS_DEFAULT),
             dead_letters: !said.no_dead_letters,
         },
+        reads_committed: said.reads_committed,
     })
 }
 

@@ -43,9 +43,18 @@ impl Place for TopicPartition {
     }
 }
 
-impl Place for (TopicPartition, Offset) {
+/// From where a backlog is measured, and to which end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct BacklogFrom {
+    pub at: TopicPartition,
+    pub offset: Offset,
+    /// To the last stable offset, not the high watermark.
+    pub committed: bool,
+}
+
+impl Place for BacklogFrom {
     fn partition(&self) -> TopicPartition {
-        self.0
+        self.at
     }
 }
 
@@ -76,16 +85,16 @@ pub async fn offsets(
 /// What lies between committed offsets and the ends.
 pub async fn backlogs(
     node: &Node,
-    positions: impl IntoIterator<Item = (TopicPartition, Offset)>,
-) -> Answers<(TopicPartition, Offset), Backlog> {
-    let query = |(at, offset): (TopicPartition, Offset)| {
+    positions: impl IntoIterator<Item = BacklogFrom>,
+) -> Answers<BacklogFrom, Backlog> {
+    let query = |from: BacklogFrom| {
         let query = BacklogQuery {
-            topic_id: Bytes::copy_from_slice(at.topic_id.as_bytes()),
-            partition: at.partition.0,
-            offset: offset.0,
-            committed: false,
+            topic_id: Bytes::copy_from_slice(from.at.topic_id.as_bytes()),
+            partition: from.at.partition.0,
+            offset: from.offset.0,
+            committed: from.committed,
         };
-        ((at, offset), query)
+        (from, query)
     };
     let call = |channel: Channel, queries: Vec<BacklogQuery>| async move {
         let request = timed(MeasureBacklogRequest { queries });

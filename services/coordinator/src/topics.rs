@@ -18,6 +18,7 @@ pub fn topics(view: &View) -> Topics {
         let seen = Topic {
             id: topic.id,
             racks: racks.collect(),
+            derived: !topic.topic.derived_from_topic_id.is_empty(),
         };
         (topic.topic.name.clone(), seen)
     }))

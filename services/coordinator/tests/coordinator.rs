@@ -3,7 +3,7 @@
 mod support;
 
 use support::{
-    PATIENCE, eventually,
+    eventually,
     gateway::{Gateway, caller, code, commit, join, offset, revoked},
     world::{SHARDS, World, at, client, folder},
 };
@@ -653,58 +653,6 @@ async fn a_topic_that_was_deleted_unheard_takes_its_offsets_along() {
     })
     .await;
     check(&coordinator).await;
-}
-
-/// Story: lag is shown while the shard is here, and ends when it moves.
-#[tokio::test(flavor = "multi_thread")]
-async fn lag_is_a_metric_of_whoever_holds_the_shard() {
-    let (world, one, two) = (World::start().await, folder(), folder());
-    let old = world.with_all_shards(one.path()).await;
-    let new = world.coordinator(two.path()).await;
-    let mut gateway = Gateway::open(&old, 1).await;
-    gateway
-        .commit("g", commit(None, vec![offset(at(3), 400, false)]))
-        .await;
-    let shows = |text: String| {
-        text.lines().any(|line| {
-            line.starts_with("talweg_group_lag_records{")
-                && [r#"group="g""#, r#"partition="3""#, r#"topic="t""#]
-                    .iter()
-                    .all(|it| line.contains(it))
-                && line.ends_with(" 600")
-        })
-    };
-    eventually("the lag is shown", || async {
-        shows(metrics(&old).await).then_some(())
-    })
-    .await;
-    let text = metrics(&old).await;
-    assert!(text.contains("talweg_group_lag_bytes{") && text.contains("talweg_group_lag_seconds{"));
-    assert!(text.contains("talweg_group_seconds_to_loss{"), "{text}");
-    world.give_all(&new).await;
-    eventually("the old one's series end", || async {
-        (!shows(metrics(&old).await)).then_some(())
-    })
-    .await;
-    eventually("the new one shows it", || async {
-        shows(metrics(&new).await).then_some(())
-    })
-    .await;
-}
-
-async fn metrics(of: &talweg_coordinator::Handle) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stream = tokio::net::TcpStream::connect(of.http_addr())
-        .await
-        .expect("connected");
-    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).await.expect("sent");
-    let mut text = String::new();
-    tokio::time::timeout(PATIENCE, stream.read_to_string(&mut text))
-        .await
-        .expect("in time")
-        .expect("read");
-    text
 }
 
 /// Story: a member is silent for its session; who is left hears it, and so does its gateway.

@@ -48,11 +48,11 @@ impl GatewayMetrics {
                 .gauge("gateway_subscribe_streams", "Subscribe streams open now."),
             gaps: metrics.counter(
                 "gateway_gaps_total",
-                "Gaps that subscribers were told of: records gone before they were read.",
+                "Gaps that members of groups were told of, on streams and over HTTP: records gone before they were read.",
             ),
             gap_records: metrics.counter(
                 "gateway_gap_records_total",
-                "Records lost in gaps that subscribers were told of.",
+                "Records lost in gaps that members of groups were told of.",
             ),
             failed_records: metrics.counter(
                 "gateway_failed_records_total",
@@ -89,6 +89,13 @@ impl GatewayMetrics {
             ),
             metadata: MetadataAge::new(metrics),
         }
+    }
+
+    /// A member was told that records were gone before they could be sent.
+    pub fn gap_told(&self, records_lost: i64) {
+        self.gaps.inc();
+        self.gap_records
+            .inc_by(u64::try_from(records_lost).unwrap_or(0));
     }
 }
 

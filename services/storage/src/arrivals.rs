@@ -14,7 +14,7 @@ const WINDOW_MS: u64 = 60_000;
 const EVERY_MS: u64 = 5_000;
 
 /// Growth of one partition.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Pace {
     pub records_per_second: f64,
     pub bytes_per_second: f64,
@@ -64,10 +64,10 @@ impl Arrivals {
         }
     }
 
-    /// Over the last minute, or since it is led here.
-    pub fn pace(&self, tp: &TopicPartition) -> Pace {
+    /// Over the last minute, or since it is led here; none before the second sample.
+    pub fn pace(&self, tp: &TopicPartition) -> Option<Pace> {
         let inner = self.inner.lock();
-        inner.by_partition.get(tp).map_or(Pace::default(), pace)
+        inner.by_partition.get(tp).and_then(pace)
     }
 }
 
@@ -80,13 +80,11 @@ fn add(samples: &mut VecDeque<Sample>, sample: Sample) {
 }
 
 /// Bytes that retention took are no growth: only what was added counts.
-fn pace(samples: &VecDeque<Sample>) -> Pace {
-    let (Some(first), Some(last)) = (samples.front(), samples.back()) else {
-        return Pace::default();
-    };
+fn pace(samples: &VecDeque<Sample>) -> Option<Pace> {
+    let (first, last) = (samples.front()?, samples.back()?);
     let seconds = last.at.0.saturating_sub(first.at.0) as f64 / 1_000.0;
     if seconds <= 0.0 {
-        return Pace::default();
+        return None;
     }
     let grown = samples.iter().zip(samples.iter().skip(1));
     let bytes: u64 = grown
@@ -94,17 +92,17 @@ fn pace(samples: &VecDeque<Sample>) -> Pace {
         .sum();
     // A truncation takes back what was not committed.
     let records = last.end.saturating_sub(first.end).max(0);
-    Pace {
+    Some(Pace {
         records_per_second: records as f64 / seconds,
         bytes_per_second: bytes as f64 / seconds,
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sampled(of: &[(u64, i64, u64)]) -> Pace {
+    fn sampled(of: &[(u64, i64, u64)]) -> Option<Pace> {
         let mut samples = VecDeque::new();
         for (seconds, end, bytes) in of {
             let sample = Sample {
@@ -119,12 +117,14 @@ mod tests {
 
     #[test]
     fn a_pace_is_that_of_the_last_minute() {
-        let both = |records_per_second, bytes_per_second| Pace {
-            records_per_second,
-            bytes_per_second,
+        let both = |records_per_second, bytes_per_second| {
+            Some(Pace {
+                records_per_second,
+                bytes_per_second,
+            })
         };
-        assert_eq!(sampled(&[]), both(0.0, 0.0));
-        assert_eq!(sampled(&[(5, 100, 100)]), both(0.0, 0.0));
+        assert_eq!(sampled(&[]), None);
+        assert_eq!(sampled(&[(5, 100, 100)]), None, "too early to say");
         assert_eq!(sampled(&[(0, 0, 0), (10, 100, 1_000)]), both(10.0, 100.0));
         // What came before the minute does not count; retention is no growth.
         let long = [

@@ -85,6 +85,7 @@ impl World {
             let topic = Topic {
                 id: *id,
                 racks: vec![vec![]; *partitions],
+                derived: false,
             };
             (format!("t{n}"), topic)
         }))
@@ -114,6 +115,7 @@ impl World {
                 ..Timeouts::default()
             },
             policy: DeadLetterPolicy::default(),
+            reads_committed: false,
         }
     }
 

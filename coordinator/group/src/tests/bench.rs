@@ -34,6 +34,7 @@ pub(crate) fn topics(partitions: &[usize]) -> Topics {
         let topic = Topic {
             id: topic_id(u8::try_from(n).unwrap()),
             racks: vec![vec![]; *count],
+            derived: false,
         };
         (format!("t{n}"), topic)
     }))
@@ -49,6 +50,7 @@ pub(crate) fn meta() -> MemberMeta {
         assignor: None,
         timeouts: Timeouts::default(),
         policy: DeadLetterPolicy::default(),
+        reads_committed: false,
     }
 }
 

@@ -114,3 +114,44 @@ fn an_http_member_that_dies_is_counted_where_it_was_sent_more_than_it_committed(
     let counted: Vec<_> = bench.group.state().failures().keys().copied().collect();
     assert_eq!(counted, [at(1)]);
 }
+
+/// Story: somebody looks at a group's records with curl now and then, and never commits.
+/// No record is set aside for that.
+#[test]
+fn a_caller_of_the_shared_member_that_does_not_come_back_is_no_death() {
+    let mut bench = Bench::new(1);
+    let shared = MemberMeta {
+        kind: MemberKind::HttpShared,
+        ..meta()
+    };
+    for _ in 0..3 {
+        bench.join_as(1, shared.clone()).unwrap();
+        poll(&mut bench, id(1), None).unwrap();
+        let returned = Event::Returned {
+            member: id(1),
+            epoch: None,
+            next: [(at(0), Offset(7))].into(),
+        };
+        bench.send(returned).unwrap();
+        bench.pass(45_000, &[]);
+        assert!(bench.group.state().members().is_empty(), "its session ends");
+    }
+    assert!(bench.group.state().failures().is_empty());
+    bench.join(2);
+    assert_eq!(bench.delivery(2, 0), Delivery::Normal);
+}
+
+/// Story: a poll waits longer than the session lasts. Signs of life keep the member, and
+/// what it is asked back stays in its hands until it has its answer and polls again.
+#[test]
+fn signs_of_life_keep_a_member_that_waits() {
+    let mut bench = Bench::new(2);
+    let me = bench.join_as(1, http()).unwrap();
+    bench.join(2);
+    for _ in 0..2 {
+        bench.pass(25_000, &[1, 2]);
+    }
+    assert_eq!((bench.revoking(1).len(), bench.has(2)), (1, vec![]));
+    poll(&mut bench, me.member, Some(me.epoch)).unwrap();
+    assert_eq!(bench.has(2).len(), 1);
+}

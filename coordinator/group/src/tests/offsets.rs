@@ -25,6 +25,43 @@ fn a_commit_never_steps_back_and_a_seek_may() {
     assert_eq!(bench.stored(0), Some(4));
 }
 
+/// Story: a consumer is stuck at one record and commits the same offset again and again,
+/// now with other words beside it, now as a client of its own.
+#[test]
+fn a_commit_of_the_same_offset_is_no_progress() {
+    let mut bench = Bench::new(1);
+    let same = |bench: &mut Bench, by, offset, metadata: &str| {
+        let item = CommitItem {
+            at: at(0),
+            offset: Offset(offset),
+            leader_epoch: LeaderEpoch::NONE,
+            metadata: metadata.into(),
+            bounds: Bounds::Log {
+                log_start: Offset(0),
+                high_watermark: Offset(1_000),
+            },
+        };
+        let kind = CommitKind::Commit;
+        let items = vec![item];
+        bench
+            .send(Event::Commit(Commit { by, kind, items }))
+            .unwrap();
+        let stored = &bench.group.state().offsets()[&at(0)];
+        (stored.committed_at, stored.moved_at)
+    };
+    let moved = same(&mut bench, ALONE, 3, "").1;
+    assert_eq!(moved, bench.now.wall);
+    bench.pass(10_000, &[]);
+    let now = bench.now.wall;
+    assert_eq!(same(&mut bench, ALONE, 3, ""), (now, moved));
+    bench.fail_over();
+    let me = Committer::Member(bench.join(1));
+    bench.pass(10_000, &[1]);
+    let now = bench.now.wall;
+    assert_eq!(same(&mut bench, me, 3, "still there"), (now, moved));
+    assert_eq!(same(&mut bench, me, 4, "at last"), (now, now));
+}
+
 #[test]
 fn offsets_outside_the_log_and_of_nothing_are_refused() {
     let mut bench = Bench::new(1);

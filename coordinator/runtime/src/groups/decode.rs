@@ -119,6 +119,7 @@ fn member_meta(read: stored::MemberRecord) -> Result<Value, DecodeError> {
             attempts: read.attempts,
             dead_letters: read.dead_letters,
         },
+        reads_committed: read.reads_committed,
     })))
 }
 
@@ -152,6 +153,7 @@ fn committed(read: stored::CommittedRecord) -> Value {
         leader_epoch: LeaderEpoch(read.leader_epoch),
         metadata: read.metadata,
         committed_at: TimestampMs(read.committed_ms),
+        moved_at: TimestampMs(read.moved_ms.unwrap_or(read.committed_ms)),
     })
 }
 

@@ -78,6 +78,8 @@ fn encode_value(value: &Value) -> Vec<u8> {
             leader_epoch: committed.leader_epoch.0,
             metadata: committed.metadata.clone(),
             committed_ms: committed.committed_at.0,
+            moved_ms: (committed.moved_at != committed.committed_at)
+                .then_some(committed.moved_at.0),
         }
         .encode_to_vec(),
         Value::Failures(failures) => stored::FailuresRecord {
@@ -116,5 +118,6 @@ fn member_record(meta: &MemberMeta) -> stored::MemberRecord {
         processing_ms: meta.timeouts.processing_ms,
         attempts: meta.policy.attempts,
         dead_letters: meta.policy.dead_letters,
+        reads_committed: meta.reads_committed,
     }
 }

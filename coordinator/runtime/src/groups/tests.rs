@@ -3,12 +3,14 @@
 use super::*;
 use crate::{Encoded, Limits, LoadError, Loading};
 use proptest::{collection, option, prelude::*};
+use prost::Message as _;
 use std::collections::{BTreeMap, BTreeSet};
 use talweg_batch::BatchBuilder;
 use talweg_group::{
     Assignor, Committed, Current, DeadLetterPolicy, FailureKind, Failures, GroupMeta, Key,
     MemberEpoch, MemberKind, MemberMeta, Owned, Subscription, Timeouts, Value,
 };
+use talweg_proto::records::v1 as stored;
 use talweg_types::{
     Compression, LeaderEpoch, MemberId, Offset, PartitionIndex, TimestampMs, TopicId,
     TopicPartition,
@@ -67,7 +69,7 @@ fn member_value() -> impl Strategy<Value = Value> {
         kinds,
         option::of(assignor),
         numbers,
-        any::<bool>(),
+        any::<[bool; 2]>(),
     )
         .prop_map(
             |(
@@ -76,7 +78,7 @@ fn member_value() -> impl Strategy<Value = Value> {
                 kind,
                 assignor,
                 numbers,
-                dead_letters,
+                [dead_letters, reads_committed],
             )| {
                 Value::Member(Box::new(MemberMeta {
                     instance_id,
@@ -94,6 +96,7 @@ fn member_value() -> impl Strategy<Value = Value> {
                         attempts: numbers[3],
                         dead_letters,
                     },
+                    reads_committed,
                 }))
             },
         )
@@ -115,13 +118,15 @@ fn current_value() -> impl Strategy<Value = Value> {
 }
 
 fn offset_value() -> impl Strategy<Value = Value> {
-    (any::<i64>(), any::<i32>(), ".{0,40}", any::<i64>()).prop_map(
-        |(offset, epoch, metadata, at)| {
+    let times = (any::<i64>(), option::of(any::<i64>()));
+    (any::<i64>(), any::<i32>(), ".{0,40}", times).prop_map(
+        |(offset, epoch, metadata, (at, moved))| {
             Value::Offset(Committed {
                 offset: Offset(offset),
                 leader_epoch: LeaderEpoch(epoch),
                 metadata,
                 committed_at: TimestampMs(at),
+                moved_at: TimestampMs(moved.unwrap_or(at)),
             })
         },
     )
@@ -211,6 +216,32 @@ fn keys_have_the_bytes_that_the_page_shows() {
         hex(Key::Failures(at(3))),
         format!("0a01673a140a10{sevens}1003")
     );
+}
+
+/// Story: an offset that an earlier version stored. It moved when it was committed; and
+/// one that did is stored now as it was then.
+#[test]
+fn an_offset_without_a_time_of_its_last_move_moved_when_it_was_committed() {
+    let earlier = stored::CommittedRecord {
+        offset: 5,
+        leader_epoch: -1,
+        metadata: String::new(),
+        committed_ms: 77,
+        moved_ms: None,
+    };
+    let key = Record {
+        key: Key::Offset(at(1)),
+        value: None,
+    };
+    let key = encode_record("g", &key).key;
+    let bytes = earlier.encode_to_vec();
+    let (_, record) = decode_record(&key, Some(&bytes)).expect("reads");
+    let Some(Value::Offset(committed)) = &record.value else {
+        panic!("{record:?}");
+    };
+    assert_eq!(committed.moved_at, TimestampMs(77));
+    let again = encode_record("g", &record).value;
+    assert_eq!(again.as_deref(), Some(&bytes[..]));
 }
 
 type KeyAndValue<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);

@@ -79,6 +79,7 @@ impl World {
         let topic = Topic {
             id: topic_id(),
             racks,
+            derived: false,
         };
         let mut world = Self {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -202,6 +203,7 @@ impl World {
                     processing_ms: 1_000,
                 },
                 policy: talweg_group::DeadLetterPolicy::default(),
+                reads_committed: false,
             },
         };
         let name = self.group();

@@ -3,16 +3,18 @@
 //! Credit is granted again as records are printed. What was printed is committed
 //! before its partition is given up, and before the command ends.
 
-use super::format::RecordFormat;
+use super::{
+    format::RecordFormat,
+    holding::{Holding, Place},
+};
 use crate::{
     args::{CommitMode, ConsumeArgs, Globals, Start},
     connect,
     failure::{Failure, error_line},
     out,
 };
-use bytes::Bytes;
-use std::{collections::BTreeMap, time::Duration};
-use talweg_client::{SubscribeEvent, Subscriber, payload::fetched_record_bytes};
+use std::time::Duration;
+use talweg_client::{Client, SubscribeEvent, Subscriber, payload::fetched_record_bytes};
 use talweg_kit::{errors::Refusal, shutdown};
 use talweg_proto::v1::{self, subscribe_response::Frame};
 
@@ -22,31 +24,19 @@ const CREDIT_RECORDS: i64 = 50_000;
 /// For the answer to the last commit, and for the goodbye.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// A partition by topic id and number.
-type Place = (Bytes, u32);
-
-/// A partition in our hands.
-struct Owned {
-    /// The next offset to print.
-    next: i64,
-    committed: i64,
-    /// The end that it had at the first position that was told.
-    end: Option<i64>,
-}
+/// A member that holds nothing asks this often whether that is all it gets.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 struct Member {
-    args: ConsumeArgs,
+    group: String,
     mode: CommitMode,
     json: bool,
     subscriber: Subscriber,
-    owned: BTreeMap<Place, Owned>,
-    /// Something was assigned.
-    assigned: bool,
+    holding: Holding,
     left: Option<u64>,
     /// The last commit that was not answered yet.
     waits_for: Option<u64>,
     format: RecordFormat,
-    failed: bool,
 }
 
 /// Runs the command.
@@ -63,7 +53,7 @@ pub async fn run(globals: &Globals, args: ConsumeArgs, group: String) -> Result<
     // A group waits for topics that come later; a name that is mistyped never comes.
     client.topics().describe(&args.topic).await?;
     let open = v1::SubscribeOpen {
-        group,
+        group: group.clone(),
         topics: vec![args.topic.clone()],
         client_id: client.config().client_id.clone(),
         rack: args.rack.clone(),
@@ -79,15 +69,15 @@ pub async fn run(globals: &Globals, args: ConsumeArgs, group: String) -> Result<
         mode: args.commit,
         json: globals.json,
         subscriber: Subscriber::open(&client, open).await?,
-        owned: BTreeMap::new(),
-        assigned: false,
+        holding: Holding::new(args.until_end),
         left: args.max,
         waits_for: None,
         format: RecordFormat::new(&args),
-        failed: false,
-        args,
+        group,
     };
     let stop = shutdown::on_signals().map_err(|error| Failure::local("signals", &error))?;
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while !member.is_over() {
         tokio::select! {
             biased;
@@ -97,6 +87,7 @@ pub async fn run(globals: &Globals, args: ConsumeArgs, group: String) -> Result<
                 SubscribeEvent::Closed => break,
                 event => member.on_event(event).await?,
             },
+            _ = look.tick(), if member.holding.waits_for_a_share() => member.look(&client).await?,
         }
     }
     member.end().await
@@ -104,17 +95,37 @@ pub async fn run(globals: &Globals, args: ConsumeArgs, group: String) -> Result<
 
 impl Member {
     fn is_over(&self) -> bool {
-        let at_end = |owned: &Owned| owned.end.is_some_and(|end| owned.next >= end);
-        self.left == Some(0)
-            || self.args.until_end && self.assigned && self.owned.values().all(at_end)
+        self.left == Some(0) || self.holding.is_over()
+    }
+
+    /// Whether the group is settled and leaves this member without a partition: then
+    /// there is nothing to read to its end, and nothing to wait for.
+    async fn look(&mut self, client: &Client) -> Result<(), Failure> {
+        let request = v1::DescribeGroupRequest {
+            group: self.group.clone(),
+        };
+        let described = match client.groups().describe_group(request).await {
+            Ok(described) => described,
+            Err(refusal) if refusal.is_retriable() => return Ok(()),
+            Err(refusal) => return Err(refusal.into()),
+        };
+        if self
+            .holding
+            .on_described(&described, &self.subscriber.opened().member_id)
+        {
+            eprintln!(
+                "the other members of group {:?} hold all partitions: there is nothing to read here",
+                self.group
+            );
+        }
+        Ok(())
     }
 
     async fn on_event(&mut self, event: SubscribeEvent) -> Result<(), Failure> {
         match event {
             // What is ours is told anew, with its positions.
             SubscribeEvent::Resumed(_) => {
-                self.owned.clear();
-                self.assigned = false;
+                self.holding.resumed();
                 self.waits_for = None;
                 Ok(())
             }
@@ -125,19 +136,13 @@ impl Member {
 
     async fn on_frame(&mut self, frame: Frame) -> Result<(), Failure> {
         match frame {
-            Frame::Assigned(assigned) => {
-                self.assigned = true;
-                assigned
-                    .partitions
-                    .iter()
-                    .for_each(|position| self.on_assigned(position));
-            }
+            Frame::Assigned(assigned) => self.holding.assigned(&assigned.partitions),
             Frame::Records(records) => self.on_records(records).await?,
             Frame::Positions(positions) => {
                 positions
                     .positions
                     .iter()
-                    .for_each(|position| self.on_position(position));
+                    .for_each(|position| self.holding.on_position(position));
             }
             Frame::Revoking(revoking) => self.on_revoking(revoking.partitions).await,
             Frame::Committed(committed) => self.on_committed(&committed),
@@ -148,68 +153,46 @@ impl Member {
                 );
                 eprintln!("warning: {message}");
             }
-            Frame::PartitionError(stopped) => {
-                let refusal = Refusal::from_detail(stopped.error.unwrap_or_default());
-                let refusal = Refusal::new(
-                    refusal.code,
-                    format!("partition {}: {}", stopped.partition, refusal.message),
-                );
-                self.tell(&refusal);
-                // What passes is read on by the gateway.
-                if !refusal.is_retriable() {
-                    self.owned.remove(&(stopped.topic_id, stopped.partition));
-                }
-            }
+            Frame::PartitionError(stopped) => self.on_stopped(stopped),
             _ => {}
         }
         Ok(())
     }
 
     /// The others go on.
-    fn tell(&mut self, refusal: &Refusal) {
-        self.failed = true;
-        eprintln!("{}", error_line(refusal, self.json));
-    }
-
-    fn on_assigned(&mut self, position: &v1::PartitionPosition) {
-        // -1: by the reset policy; a position follows.
-        let owned = Owned {
-            next: position.next_offset,
-            committed: position.next_offset,
-            end: None,
-        };
-        let place = (position.topic_id.clone(), position.partition);
-        self.owned.insert(place, owned);
-    }
-
-    fn on_position(&mut self, position: &v1::PartitionPosition) {
-        let place = (position.topic_id.clone(), position.partition);
-        if let Some(owned) = self.owned.get_mut(&place) {
-            if owned.next < 0 {
-                owned.committed = position.next_offset;
-            }
-            owned.end.get_or_insert(position.high_watermark);
-            owned.next = owned.next.max(position.next_offset);
+    fn on_stopped(&mut self, stopped: v1::FetchPartitionError) {
+        let mut refusal = Refusal::from_detail(stopped.error.unwrap_or_default());
+        // Without a topic it is about the member as a whole.
+        if !stopped.topic_id.is_empty() {
+            refusal.message = format!("partition {}: {}", stopped.partition, refusal.message);
+        }
+        let passes = refusal.is_retriable();
+        self.holding
+            .on_error((stopped.topic_id, stopped.partition), passes);
+        // What passes is read on by the gateway.
+        match passes {
+            true => eprintln!("warning: {}; tried again", refusal.message),
+            false => eprintln!("{}", error_line(&refusal, self.json)),
         }
     }
 
     async fn on_records(&mut self, frame: v1::FetchedRecords) -> Result<(), Failure> {
         let position = frame.position.unwrap_or_default();
-        let place = (position.topic_id.clone(), position.partition);
+        let place: Place = (position.topic_id.clone(), position.partition);
         let bytes: usize = frame.records.iter().map(fetched_record_bytes).sum();
         let count = frame.records.len();
         let (mut line, mut whole) = (Vec::new(), true);
         for record in frame.records {
-            let Some(owned) = self.owned.get_mut(&place) else {
-                break;
-            };
-            let end = *owned.end.get_or_insert(position.high_watermark);
-            if self.left == Some(0) || self.args.until_end && record.offset >= end {
+            let full = self.left == Some(0);
+            if full
+                || !self
+                    .holding
+                    .take(&place, record.offset, position.high_watermark)
+            {
                 whole = false;
                 break;
             }
             self.left = self.left.map(|left| left - 1);
-            owned.next = record.offset.saturating_add(1);
             self.format.write(position.partition, &record, &mut line);
             if self.mode == CommitMode::Each {
                 out::write(&line)?;
@@ -220,7 +203,7 @@ impl Member {
         out::write(&line)?;
         // What was not printed is not passed.
         if whole {
-            self.on_position(&position);
+            self.holding.on_position(&position);
         }
         if self.mode == CommitMode::Batch {
             self.commit().await;
@@ -233,21 +216,7 @@ impl Member {
 
     /// Everything printed and not committed.
     async fn commit(&mut self) {
-        let due = self
-            .owned
-            .iter_mut()
-            .filter(|(_, owned)| owned.next > owned.committed);
-        let next: Vec<_> = due
-            .map(|((topic_id, partition), owned)| {
-                owned.committed = owned.next;
-                v1::SubscribePosition {
-                    topic_id: topic_id.clone(),
-                    partition: *partition,
-                    offset: owned.next,
-                    ..Default::default()
-                }
-            })
-            .collect();
+        let next = self.holding.uncommitted();
         if !next.is_empty() {
             self.waits_for = Some(self.subscriber.commit(next).await);
         }
@@ -258,8 +227,8 @@ impl Member {
             self.commit().await;
         }
         for partition in &partitions {
-            self.owned
-                .remove(&(partition.topic_id.clone(), partition.partition));
+            self.holding
+                .given_up(&(partition.topic_id.clone(), partition.partition));
         }
         // Frames keep their order: the commit is before the partitions go.
         self.subscriber.revoked(partitions).await;
@@ -270,7 +239,9 @@ impl Member {
             self.waits_for = None;
         }
         if let Some(error) = &committed.error {
-            self.tell(&Refusal::from_detail(error.clone()));
+            self.holding.failed = true;
+            let refusal = Refusal::from_detail(error.clone());
+            eprintln!("{}", error_line(&refusal, self.json));
         }
     }
 
@@ -298,7 +269,7 @@ impl Member {
         tokio::time::timeout(ENDING, settle)
             .await
             .map_err(|_| late("the goodbye"))??;
-        match self.failed {
+        match self.holding.has_failed() {
             true => Err(Failure::Reported),
             false => Ok(()),
         }

@@ -6,6 +6,7 @@
 
 mod format;
 mod group;
+mod holding;
 mod progress;
 
 use crate::{

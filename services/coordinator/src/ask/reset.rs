@@ -108,6 +108,7 @@ fn response(
         leader_epoch: LeaderEpoch::NONE,
         metadata: String::new(),
         committed_at: TimestampMs::NONE,
+        moved_at: TimestampMs::NONE,
     };
     let before = changes.iter().map(|change| {
         let stored = stored.get(&change.at).unwrap_or(&nothing);

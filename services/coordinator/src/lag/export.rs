@@ -10,18 +10,75 @@ use talweg_kit::{
     clock::wall_now,
     metrics::{Collector, Desc, MetricFamily, Opts},
 };
+use talweg_proto::v1::PartitionLag;
 
 const LABELS: &[&str] = &["group", "topic", "partition"];
+
+/// One kind of series.
+struct Kind {
+    name: &'static str,
+    help: &'static str,
+    /// None: no series for this partition now.
+    value: fn(&PartitionLag) -> Option<f64>,
+}
+
+const KINDS: [Kind; 9] = [
+    Kind {
+        name: "group_lag_records",
+        help: "Records between the committed offset and the end of the partition.",
+        value: |lag| Some(float(lag.lag_records)),
+    },
+    Kind {
+        name: "group_lag_bytes",
+        help: "Bytes of log between the committed offset and the end of the partition.",
+        value: |lag| Some(float(lag.lag_bytes)),
+    },
+    Kind {
+        name: "group_lag_seconds",
+        help: "Age of the oldest record that the group has not committed past; 0 at the end.",
+        value: |lag| Some(seconds(lag.lag_ms)),
+    },
+    Kind {
+        name: "group_lag_approximate",
+        help: "1 while group_lag_seconds rests on a rebuilt index, else 0.",
+        value: |lag| Some(f64::from(u8::from(lag.approximate))),
+    },
+    Kind {
+        name: "group_seconds_to_drain",
+        help: "Until the group reaches the end at the present pace; 0 at the end; absent: never, or too early to say.",
+        value: |lag| match lag.lag_records {
+            0 => Some(0.0),
+            _ => lag.drain_ms.map(seconds),
+        },
+    },
+    Kind {
+        name: "group_seconds_to_loss",
+        help: "Until retention takes the next record of the group, at the present pace; absent: never.",
+        value: |lag| lag.loss_ms.map(seconds),
+    },
+    Kind {
+        name: "group_arrival_records_per_second",
+        help: "Records that arrive in the partition, over the last minute; absent: too early to say.",
+        value: |lag| lag.arrival_per_second,
+    },
+    Kind {
+        name: "group_processing_records_per_second",
+        help: "Records that the group commits past, over the last minute; absent: too early to say.",
+        value: |lag| lag.processing_per_second,
+    },
+    Kind {
+        name: "group_last_progress_timestamp_seconds",
+        help: "When the committed offset last moved, seconds since 1970.",
+        value: |lag| lag.last_progress_ms.map(seconds),
+    },
+];
 
 struct Row {
     shard: Arc<ShardHandle>,
     group: Arc<str>,
     topic: String,
     partition: u32,
-    records: i64,
-    bytes: i64,
-    ms: i64,
-    loss_ms: Option<i64>,
+    values: [Option<f64>; KINDS.len()],
 }
 
 /// The series; clones share them.
@@ -29,7 +86,7 @@ struct Row {
 pub struct LagSeries {
     rows: Arc<Mutex<Arc<Vec<Row>>>>,
     /// For their descriptions.
-    empty: Arc<[GaugeVec; 4]>,
+    empty: Arc<[GaugeVec; KINDS.len()]>,
 }
 
 impl Default for LagSeries {
@@ -41,28 +98,10 @@ impl Default for LagSeries {
     }
 }
 
-fn gauges() -> [GaugeVec; 4] {
-    let gauge = |name, help| {
-        GaugeVec::new(Opts::new(name, help), LABELS).expect("constant names are valid")
-    };
-    [
-        gauge(
-            "group_lag_records",
-            "Records between the committed offset and the end of the partition.",
-        ),
-        gauge(
-            "group_lag_bytes",
-            "Bytes of log between the committed offset and the end of the partition.",
-        ),
-        gauge(
-            "group_lag_seconds",
-            "Age of the oldest record that the group has not committed past; 0 at the end.",
-        ),
-        gauge(
-            "group_seconds_to_loss",
-            "Until retention takes the next record of the group, at the present pace; absent: never.",
-        ),
-    ]
+fn gauges() -> [GaugeVec; KINDS.len()] {
+    KINDS.map(|kind| {
+        GaugeVec::new(Opts::new(kind.name, kind.help), LABELS).expect("constant names are valid")
+    })
 }
 
 impl Collector for LagSeries {
@@ -73,17 +112,13 @@ impl Collector for LagSeries {
     fn collect(&self) -> Vec<MetricFamily> {
         let rows = Arc::clone(&self.rows.lock());
         let all = gauges();
-        let [records, bytes, seconds, loss] = &all;
         for row in rows.iter().filter(|row| row.shard.is_serving()) {
             let partition = row.partition.to_string();
             let labels = [&*row.group, row.topic.as_str(), partition.as_str()];
-            records.with_label_values(&labels).set(float(row.records));
-            bytes.with_label_values(&labels).set(float(row.bytes));
-            seconds
-                .with_label_values(&labels)
-                .set(float(row.ms) / 1_000.0);
-            if let Some(ms) = row.loss_ms {
-                loss.with_label_values(&labels).set(float(ms) / 1_000.0);
+            for (gauge, value) in all.iter().zip(row.values) {
+                if let Some(value) = value {
+                    gauge.with_label_values(&labels).set(value);
+                }
             }
         }
         all.iter().flat_map(|gauge| gauge.collect()).collect()
@@ -93,6 +128,10 @@ impl Collector for LagSeries {
 #[allow(clippy::cast_precision_loss)]
 fn float(number: i64) -> f64 {
     number as f64
+}
+
+fn seconds(ms: i64) -> f64 {
+    float(ms) / 1_000.0
 }
 
 /// Measures again and again; never ends.
@@ -131,12 +170,9 @@ async fn measure(node: &Arc<Node>) -> Vec<Row> {
         rows.push(Row {
             shard,
             group,
-            topic: lag.topic,
+            values: KINDS.map(|kind| (kind.value)(&lag)),
             partition: lag.partition,
-            records: lag.lag_records,
-            bytes: lag.lag_bytes,
-            ms: lag.lag_ms,
-            loss_ms: lag.loss_ms,
+            topic: lag.topic,
         });
     }
     node.metrics.lag_left_out.set(left_out);

@@ -1,6 +1,6 @@
 //! The arithmetic of lag, apart from whom it is asked.
 
-use crate::shard::Seen;
+use crate::{leaders::BacklogFrom, shard::Seen};
 use talweg_group::{Committed, Group};
 use talweg_kit::errors::Refusal;
 use talweg_proto::{
@@ -23,14 +23,19 @@ pub struct Position {
     pub owner: Option<MemberId>,
     /// Records committed a second; none while it is too early to say.
     pub per_second: Option<f64>,
+    /// Whoever reads it sees committed records only.
+    pub reads_committed: bool,
 }
 
 impl Position {
     /// From where the backlog is measured.
-    pub fn question(&self) -> (TopicPartition, Offset) {
+    pub fn question(&self) -> BacklogFrom {
         let committed = self.committed.as_ref();
-        let from = committed.map_or(Offset::ZERO, |stored| stored.offset);
-        (self.at, from)
+        BacklogFrom {
+            at: self.at,
+            offset: committed.map_or(Offset::ZERO, |stored| stored.offset),
+            committed: self.reads_committed,
+        }
     }
 }
 
@@ -38,11 +43,16 @@ impl Position {
 pub fn positions(name: &str, group: &Group, seen: &Seen<'_>, owned: bool) -> Vec<Position> {
     let state = group.state();
     let now = seen.now.monotonic;
-    let position = |at: TopicPartition, committed: Option<&Committed>| Position {
-        at,
-        committed: committed.cloned(),
-        owner: state.owner(at),
-        per_second: seen.pace.per_second(name, at, now),
+    let position = |at: TopicPartition, committed: Option<&Committed>| {
+        let owner = state.owner(at);
+        let meta = owner.and_then(|id| state.members().get(&id));
+        Position {
+            at,
+            committed: committed.cloned(),
+            owner,
+            per_second: seen.pace.per_second(name, at, now),
+            reads_committed: meta.is_some_and(|meta| meta.reads_committed),
+        }
     };
     let stored = state.offsets();
     let mut all: Vec<Position> = stored
@@ -74,8 +84,8 @@ pub fn partition_lag(
         partition: position.at.partition.0,
         member_id: position.owner.map(|id| id.to_string()).unwrap_or_default(),
         committed_offset: committed.map_or(-1, |stored| stored.offset.0),
-        last_progress_ms: committed.map(|stored| stored.committed_at.0),
-        processing_per_second: position.per_second.unwrap_or(0.0),
+        last_progress_ms: committed.map(|stored| stored.moved_at.0),
+        processing_per_second: position.per_second,
         ..PartitionLag::default()
     };
     let backlog = backlog.unwrap_or_else(|| Err(Refusal::unavailable("the leader was not asked")));
@@ -86,7 +96,7 @@ pub fn partition_lag(
             return lag;
         }
     };
-    let (_, from) = position.question();
+    let from = position.question().offset;
     lag.log_start_offset = backlog.log_start_offset;
     lag.log_end_offset = backlog.end_offset;
     lag.lag_records = backlog
@@ -116,8 +126,8 @@ pub fn partition_lag(
     lag
 }
 
-fn trend(lag: i64, processing: Option<f64>, arrival: f64) -> LagTrend {
-    let Some(processing) = processing else {
+fn trend(lag: i64, processing: Option<f64>, arrival: Option<f64>) -> LagTrend {
+    let (Some(processing), Some(arrival)) = (processing, arrival) else {
         return match lag {
             0 => LagTrend::Flat,
             _ => LagTrend::Unspecified,
@@ -134,9 +144,9 @@ fn trend(lag: i64, processing: Option<f64>, arrival: f64) -> LagTrend {
     }
 }
 
-/// None: never at this pace.
-fn drain_ms(lag: i64, processing: Option<f64>, arrival: f64) -> Option<i64> {
-    let gains = processing? - arrival;
+/// None: never at this pace, or a pace is not known.
+fn drain_ms(lag: i64, processing: Option<f64>, arrival: Option<f64>) -> Option<i64> {
+    let gains = processing? - arrival?;
     if gains <= 0.0 {
         return None;
     }
@@ -160,10 +170,12 @@ mod tests {
                 offset: Offset(offset),
                 leader_epoch: LeaderEpoch(0),
                 metadata: String::new(),
-                committed_at: TimestampMs(77),
+                committed_at: TimestampMs(99),
+                moved_at: TimestampMs(77),
             }),
             owner: None,
             per_second,
+            reads_committed: false,
         }
     }
 
@@ -174,7 +186,7 @@ mod tests {
             bytes: 500,
             oldest_append_ms: Some(9_000),
             loss_ms: Some(5),
-            arrival_per_second: arrival,
+            arrival_per_second: Some(arrival),
             ..Backlog::default()
         }
     }
@@ -191,6 +203,7 @@ mod tests {
             (40, 500, 1_000)
         );
         assert_eq!(behind.loss_ms, Some(5));
+        assert_eq!(behind.last_progress_ms, Some(77), "not the repeat's time");
         let bare = lag(&position(None, None), backlog(10, 50, 1.0));
         assert_eq!((bare.committed_offset, bare.lag_records), (-1, 40));
         let done = lag(&position(Some(50), None), backlog(10, 50, 1.0));
@@ -216,6 +229,22 @@ mod tests {
                 "{processing:?} {arrival}"
             );
         }
+    }
+
+    /// Story: commits and arrivals have been seen for a moment only. No pace is 0 for that.
+    #[test]
+    fn a_pace_that_is_not_known_is_absent() {
+        let arrivals = |per_second| Backlog {
+            arrival_per_second: per_second,
+            ..backlog(10, 50, 0.0)
+        };
+        let it = lag(&position(Some(10), None), arrivals(Some(2.0)));
+        assert_eq!(it.processing_per_second, None);
+        assert_eq!((it.arrival_per_second, it.drain_ms), (Some(2.0), None));
+        let it = lag(&position(Some(10), Some(5.0)), arrivals(None));
+        assert_eq!(it.processing_per_second, Some(5.0));
+        assert_eq!((it.arrival_per_second, it.drain_ms), (None, None));
+        assert_eq!(it.trend(), LagTrend::Unspecified);
     }
 
     #[test]

@@ -42,6 +42,7 @@ use tonic::{Request, Response, Status, Streaming, service::Routes, transport::Ch
 pub const SHARDS: u32 = 3;
 /// Bounds of every partition that is asked for.
 pub const LOG_START: i64 = 10;
+pub const LAST_STABLE: i64 = 900;
 pub const HIGH_WATERMARK: i64 = 1_000;
 
 #[derive(Default)]
@@ -454,11 +455,14 @@ impl InternalLogService for Fake {
             topic_id: query.topic_id,
             partition: query.partition,
             log_start_offset: LOG_START,
-            end_offset: HIGH_WATERMARK,
+            end_offset: match query.committed {
+                true => LAST_STABLE,
+                false => HIGH_WATERMARK,
+            },
             bytes: (HIGH_WATERMARK - query.offset) * 10,
             oldest_append_ms: Some(talweg_kit::clock::wall_now().0 - 5_000),
             loss_ms: Some(60_000),
-            arrival_per_second: 1.0,
+            arrival_per_second: Some(1.0),
             ..Backlog::default()
         });
         Ok(Response::new(MeasureBacklogResponse {

@@ -23,12 +23,13 @@ pub fn dead_letter_topic(source: &str, group: &str) -> String {
 
 /// The topic is a retry topic of this group.
 pub fn is_retry_of(topic: &TopicView, group: &str) -> bool {
-    let derived = !topic.topic.derived_from_topic_id.is_empty();
-    derived && topic.topic.derived_for_group == group && !topic.topic.name.ends_with(".dlq")
+    is_derived(topic)
+        && topic.topic.derived_for_group == group
+        && !topic.topic.name.ends_with(".dlq")
 }
 
-/// A topic that a client made, or that has no other owner.
-fn is_derived(topic: &TopicView) -> bool {
+/// A retry or dead-letter topic of some group.
+pub fn is_derived(topic: &TopicView) -> bool {
     !topic.topic.derived_from_topic_id.is_empty()
 }
 

@@ -41,7 +41,8 @@ const JITTER: f64 = 0.2;
 ///
 /// # Errors
 /// What stands in the way for good: NAME_CONFLICT, RECORD_TOO_LARGE,
-/// OFFSET_OUT_OF_RANGE where any record from a place on would do, PARTITION_PAUSED where attempts are used up and there are no dead letters.
+/// OFFSET_OUT_OF_RANGE where any record from a place on would do, PARTITION_PAUSED where
+/// attempts are used up and there are no dead letters, or where the topic is derived itself.
 pub async fn copy(
     node: Arc<Node>,
     options: Arc<MemberOptions>,
@@ -251,6 +252,13 @@ async fn ensure(
         .topic(source)
         .ok_or_else(|| talweg_client::view::unknown(&source))?;
     let source_name = &source_view.topic.name;
+    if derived::is_derived(source_view) {
+        let why = format!(
+            "a record of {source_name:?} failed, and what fails of a retry or dead-letter topic \
+             has no topic to go to; seek to it, or past it"
+        );
+        return Err(Refusal::new(ErrorCode::PartitionPaused, why));
+    }
     let name = match target {
         Target::Retry(n) => derived::retry_topic(source_name, &options.group, n),
         Target::DeadLetters => derived::dead_letter_topic(source_name, &options.group),

@@ -13,6 +13,8 @@ mod open;
 mod requests;
 mod session;
 
+pub use core::RECORDS_GONE;
+
 use crate::{metrics::Counted, node::Node};
 use session::Session;
 use std::sync::Arc;

@@ -1,6 +1,9 @@
 //! The open frame of a Subscribe stream.
 
-use super::{core::CoreConfig, derived};
+use super::{
+    core::{CoreConfig, Wanted},
+    derived,
+};
 use crate::{fetch::reading::ReadingConfig, groups, produce::check_client_id, token};
 use regex::bytes::{Regex, RegexBuilder};
 use std::collections::BTreeSet;
@@ -26,8 +29,16 @@ pub struct MemberOptions {
     profile: MemberProfile,
     pub core: CoreConfig,
     pub reading: ReadingConfig,
-    /// Of a resume token.
-    pub claim: Option<MemberId>,
+    pub claim: Option<Claim>,
+}
+
+/// The member that the stream is to go on as.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claim {
+    pub member: MemberId,
+    /// By its id, not by a resume token: it and no other. Who has a token may join anew
+    /// where the group does not know it any more.
+    pub strict: bool,
 }
 
 impl MemberOptions {
@@ -50,12 +61,13 @@ impl MemberOptions {
         let topics = check_topics(&open)?;
         let core = core_config(&open)?;
         let named = || topics.iter().filter_map(|name| view.by_name(name));
-        for topic in named() {
+        // Nothing is derived from what is derived itself.
+        for topic in named().filter(|topic| !derived::is_derived(topic)) {
             derived::check_names(view, topic, &open.group, core.backoff_ms.len())?;
         }
         let largest = named().map(|topic| topic.config.max_message_bytes).max();
         let credit = FetchCredit::open(open.credit.as_ref(), largest.unwrap_or(0))?;
-        let claim = token::read_subscribe(&open.resume_token, &view.cluster_id, &open.group)?;
+        let claim = claim(&open, view)?;
         let reading = ReadingConfig {
             client_id: open.client_id.clone(),
             thin: is_thin(open.form)?,
@@ -78,6 +90,7 @@ impl MemberOptions {
             processing_timeout_ms: open.processing_timeout_ms,
             max_attempts: policy.max_attempts,
             no_dead_letters: policy.no_dead_letters,
+            reads_committed: reading.isolation == Isolation::ReadCommitted,
         };
         let pattern = (!open.pattern.is_empty()).then(|| {
             let compiled = compile(&open.pattern);
@@ -99,21 +112,20 @@ impl MemberOptions {
         let name = &topic.topic.name;
         let matches = |it: &Regex| it.is_match(name.as_bytes());
         let pattern = self.pattern.as_ref().and_then(|(_, it)| it.as_ref());
-        self.topics.contains(name) || pattern.is_some_and(matches)
+        // As in the group: a pattern passes derived topics by.
+        let by_pattern = !derived::is_derived(topic) && pattern.is_some_and(matches);
+        self.topics.contains(name) || by_pattern
     }
 
     /// The member's topics with the group's retry topics of them, as they are now.
-    pub fn topics(&self, view: &View) -> Vec<String> {
-        let mut topics = self.profile.topics.clone();
-        let retries = derived::retry_topics(view, &self.group, |topic| self.wants(topic));
-        let room = limits::SUBSCRIBED_TOPICS_MAX.saturating_sub(topics.len());
-        topics.extend(
-            retries
-                .into_iter()
-                .filter(|name| !self.topics.contains(name))
-                .take(room),
-        );
-        topics
+    pub fn topics(&self, view: &View) -> Wanted {
+        let mut names = self.profile.topics.clone();
+        let mut retries = derived::retry_topics(view, &self.group, |topic| self.wants(topic));
+        retries.retain(|name| !self.topics.contains(name));
+        let room = limits::SUBSCRIBED_TOPICS_MAX.saturating_sub(names.len());
+        let left_out = retries.len().saturating_sub(room);
+        names.extend(retries.into_iter().take(room));
+        Wanted { names, left_out }
     }
 
     /// What the coordinator is told of a member with these topics.
@@ -123,6 +135,43 @@ impl MemberOptions {
             ..self.profile.clone()
         }
     }
+}
+
+/// By token, by member id, or none.
+fn claim(open: &SubscribeOpen, view: &View) -> Result<Option<Claim>, Refusal> {
+    let by_token = token::read_subscribe(&open.resume_token, &view.cluster_id, &open.group)?;
+    let named = match open.member_id.as_str() {
+        "" => None,
+        text => Some(member_id(text, &open.instance_id)?),
+    };
+    match (by_token, named) {
+        (Some(token), Some(named)) if token != named => Err(Refusal::invalid(
+            "open.member_id",
+            "is not the member of the resume token",
+        )),
+        (None, Some(member)) => Ok(Some(Claim {
+            member,
+            strict: true,
+        })),
+        (Some(member), _) => Ok(Some(Claim {
+            member,
+            strict: false,
+        })),
+        (None, None) => Ok(None),
+    }
+}
+
+/// It proves nothing alone, for anyone may read it in the group's description: it goes
+/// with the instance id whose holder it is.
+fn member_id(text: &str, instance_id: &str) -> Result<MemberId, Refusal> {
+    let field = "open.member_id";
+    if instance_id.is_empty() {
+        let why =
+            "goes with open.instance_id, whose holder it names; without one use the resume token";
+        return Err(Refusal::invalid(field, why));
+    }
+    text.parse()
+        .map_err(|_| Refusal::invalid(field, "is not an id that `opened` gave"))
 }
 
 fn check_text(field: &str, text: &str) -> Result<(), Refusal> {
@@ -300,7 +349,7 @@ mod tests {
     #[test]
     fn what_may_not_be_is_refused_by_name() {
         type Change = fn(&mut SubscribeOpen);
-        let cases: [(ErrorCode, Change); 16] = [
+        let cases: [(ErrorCode, Change); 18] = [
             (ErrorCode::InvalidName, |it| it.group = "a b".into()),
             (ErrorCode::InvalidName, |it| it.group.clear()),
             (ErrorCode::InvalidName, |it| it.topics = vec!["a/b".into()]),
@@ -325,6 +374,12 @@ mod tests {
                 it.resume_token = vec![1, 2, 3].into();
             }),
             (ErrorCode::InvalidArgument, |it| {
+                it.member_id = MemberId::NIL.to_string();
+            }),
+            (ErrorCode::InvalidArgument, |it| {
+                (it.instance_id, it.member_id) = ("i".into(), "mine".into());
+            }),
+            (ErrorCode::InvalidArgument, |it| {
                 it.dead_letter_policy = Some(v1::DeadLetterPolicy {
                     max_attempts: 1_000,
                     ..Default::default()
@@ -340,6 +395,36 @@ mod tests {
         let (options, _) = MemberOptions::check(open(), &View::default()).expect("opens");
         assert_eq!(options.core.backoff_ms, [60_000, 600_000]);
         assert_eq!(options.core.session_ms, 45_000);
+    }
+
+    /// Story: a process comes back with what it kept of its earlier life: its resume token,
+    /// its member id, or both.
+    #[test]
+    fn a_member_is_claimed_by_token_or_by_id() {
+        let mut view = View::default();
+        view.cluster_id = vec![1; 16].into();
+        let (me, other) = (
+            MemberId::from_slice(&[7; 16]),
+            MemberId::from_slice(&[8; 16]),
+        );
+        let (me, other) = (me.expect("16 bytes"), other.expect("16 bytes"));
+        let claimed = |token: Option<MemberId>, id: Option<MemberId>| {
+            let token = token.map(|it| token::subscribe(&view.cluster_id, it, "g"));
+            let open = SubscribeOpen {
+                instance_id: "i".into(),
+                resume_token: token.unwrap_or_default(),
+                member_id: id.map(|it| it.to_string()).unwrap_or_default(),
+                ..open()
+            };
+            let (options, _) = MemberOptions::check(open, &view)?;
+            Ok::<_, Refusal>(options.claim.map(|it| (it.member, it.strict)))
+        };
+        assert_eq!(claimed(None, None), Ok(None));
+        assert_eq!(claimed(Some(me), None), Ok(Some((me, false))));
+        assert_eq!(claimed(None, Some(me)), Ok(Some((me, true))));
+        assert_eq!(claimed(Some(me), Some(me)), Ok(Some((me, false))));
+        let refusal = claimed(Some(me), Some(other)).expect_err("two members");
+        assert_eq!(refusal.code, ErrorCode::InvalidArgument);
     }
 
     /// Story: a topic named like the dead letters exists before the group; the
@@ -374,7 +459,8 @@ mod tests {
     }
 
     /// Story: a member by pattern gets the retry topics of what the pattern
-    /// matches, of its own group only; the pattern itself matches no derived topic.
+    /// matches, of its own group only. They are named: the coordinator's pattern passes
+    /// derived topics by.
     #[test]
     fn retry_topics_of_the_group_are_joined() {
         let mut view = View::default();
@@ -399,6 +485,38 @@ mod tests {
         open.topics.clear();
         open.pattern = "ord.*".into();
         let (options, _) = MemberOptions::check(open, &view).expect("opens");
-        assert_eq!(options.topics(&view), ["orders.g.retry.1"]);
+        assert_eq!(options.topics(&view).names, ["orders.g.retry.1"]);
+    }
+
+    /// Story: a member of as many topics as it may have; one of them has a retry topic
+    /// too. It is not forgotten silently.
+    #[test]
+    fn retry_topics_without_room_are_counted() {
+        let mut view = View::default();
+        let mut set = |name: String, id: u8, source: u8, group: &str| {
+            let derived = if source > 0 { vec![source; 16] } else { vec![] };
+            view.set_topic(v1::Topic {
+                name,
+                topic_id: vec![id; 16].into(),
+                partitions: 1,
+                derived_from_topic_id: derived.into(),
+                derived_for_group: group.into(),
+                ..Default::default()
+            });
+        };
+        set("t0".into(), 1, 0, "");
+        set("t0.g.retry.1".into(), 2, 1, "g");
+        let mut open = open();
+        open.topics = (0..limits::SUBSCRIBED_TOPICS_MAX)
+            .map(|n| format!("t{n}"))
+            .collect();
+        let (options, _) = MemberOptions::check(open.clone(), &view).expect("opens");
+        let wanted = options.topics(&view);
+        let most = limits::SUBSCRIBED_TOPICS_MAX;
+        assert_eq!((wanted.names.len(), wanted.left_out), (most, 1));
+        open.topics.pop();
+        let (options, _) = MemberOptions::check(open, &view).expect("opens");
+        let wanted = options.topics(&view);
+        assert_eq!((wanted.names.len(), wanted.left_out), (most, 0));
     }
 }

@@ -8,7 +8,7 @@ use super::{
     core::{Answer, Copy, Core, Effect, Event, Request},
     cut::{Rules, cut, runs},
     derived, failed,
-    open::MemberOptions,
+    open::{Claim, MemberOptions},
     requests::{self, Who},
 };
 use crate::{
@@ -104,7 +104,7 @@ impl Session {
         let view = node.view.get();
         let (options, credit) = MemberOptions::check(open, &view)?;
         let topics = options.topics(&view);
-        let profile = options.profile(topics.clone());
+        let profile = options.profile(topics.names.clone());
         let (registered, member, first_view) = join_or_go(&node, &options, profile).await?;
         let names = {
             let views = node.view.clone();
@@ -115,9 +115,11 @@ impl Session {
             }
         };
         let now = node.clock.now_ms();
-        let mut core = Core::new(options.core.clone(), topics, Arc::new(names), now);
+        let joined = topics.names.clone();
+        let mut core = Core::new(options.core.clone(), joined, Arc::new(names), now);
         let epoch = first_view.member_epoch;
-        let effects = core.step(now, Event::View(first_view)).into();
+        let mut effects = VecDeque::from(core.step(now, Event::View(first_view)));
+        effects.extend(core.step(now, Event::Topics(topics)));
         let mut session = Self {
             reading: Reading::new(Arc::clone(&node), options.reading.clone(), credit),
             stops: node.watch_drain(),
@@ -410,11 +412,13 @@ impl Session {
                 Effect::Stop(at) => drop(self.reading.remove(at)),
                 Effect::Tell(frame) => {
                     if let Frame::Gap(gap) = &frame {
-                        self.node.metrics.gaps.inc();
-                        let lost = u64::try_from(gap.records_lost).unwrap_or(0);
-                        self.node.metrics.gap_records.inc_by(lost);
+                        self.node.metrics.gap_told(gap.records_lost);
                     }
                     self.send(frame).await?;
+                }
+                Effect::Warn(refusal) => {
+                    let (group, member) = (&self.options.group, self.member);
+                    tracing::warn!(%group, %member, %refusal, "a member lacks something");
                 }
                 Effect::Request(request) => self.ask(request),
                 Effect::Copy(copy) => {
@@ -541,28 +545,33 @@ async fn join_or_go(
     told.await.unwrap_or_else(ended)
 }
 
-/// A claim that the group does not know any more joins anew.
+/// A token of a member that the group does not know any more joins anew.
 async fn join(
     node: &Node,
     group: &str,
-    mut claim: Option<MemberId>,
+    mut claim: Option<Claim>,
     profile: MemberProfile,
 ) -> Result<Joined, Refusal> {
     let fresh = MemberId(uuid::Uuid::now_v7());
     loop {
-        let member = claim.unwrap_or(fresh);
+        let member = claim.map_or(fresh, |claim| claim.member);
         // Before the join: the first words unasked may come right behind the answer.
         let registered = node.coordinators.register(group, member);
         let event = converse_request::Event::Join(JoinEvent {
             new_member_id: groups::member_bytes(fresh),
-            claim: claim.map(groups::member_bytes).unwrap_or_default(),
+            claim: claim
+                .map(|claim| groups::member_bytes(claim.member))
+                .unwrap_or_default(),
             profile: Some(profile.clone()),
         });
         let joined = node.coordinators.request(group, event, JOINING).await;
         match joined {
             Ok(converse_response::What::View(view)) => return Ok((registered, member, view)),
             Ok(_) => return Err(Refusal::internal("the coordinator did not answer the join")),
-            Err(refusal) if refusal.code == ErrorCode::UnknownMember && claim.is_some() => {
+            Err(refusal)
+                if refusal.code == ErrorCode::UnknownMember
+                    && claim.is_some_and(|claim| !claim.strict) =>
+            {
                 claim = None;
             }
             Err(refusal) => return Err(refusal),

@@ -1,14 +1,14 @@
 //! How far positions are behind, in bytes and time, and how soon retention reaches
 //! them. Measured on workers; a partition that is slow or fails has its own refusal.
 
-use crate::{arrivals::Pace, clock, fetch::on_reader, node::Node, resolve, view::TopicView};
+use crate::{arrivals::Pace, clock, fetch::on_reader, node::Node, resolve};
 use bytes::Bytes;
 use futures::{StreamExt, stream};
 use std::{sync::Arc, time::Duration};
 use talweg_kit::errors::{ErrorCode, Refusal};
-use talweg_log::Backlog as Measured;
+use talweg_log::LogConfig;
 use talweg_proto::storage::v1::{Backlog, BacklogQuery};
-use talweg_types::{LogBounds, Offset, limits};
+use talweg_types::{Offset, TimestampMs, TopicConfig, limits};
 use tokio::time::timeout;
 
 /// Partitions that are measured at a time for one call.
@@ -81,7 +81,11 @@ async fn answer(node: &Arc<Node>, query: &BacklogQuery) -> Result<Backlog, Refus
     })
     .await?;
     let pace = node.arrivals.pace(&tp);
-    let to_log_end = measured.bytes.saturating_add(above.bytes);
+    let behind = Behind {
+        is_at_end: from >= bounds.log_end,
+        oldest: measured.oldest_append,
+        bytes_to_log_end: measured.bytes.saturating_add(above.bytes),
+    };
     Ok(Backlog {
         topic_id: Bytes::copy_from_slice(topic.id.as_bytes()),
         partition: query.partition,
@@ -90,38 +94,67 @@ async fn answer(node: &Arc<Node>, query: &BacklogQuery) -> Result<Backlog, Refus
         bytes: i64::try_from(measured.bytes).unwrap_or(i64::MAX),
         oldest_append_ms: measured.oldest_append.map(|time| time.0),
         approximate: measured.approximate,
-        loss_ms: loss_ms(&topic, bounds, from, &measured, to_log_end, pace),
-        arrival_per_second: pace.records_per_second,
+        loss_ms: loss_ms(
+            Retention::of(&topic.config),
+            clock::wall_now(),
+            &behind,
+            pace,
+        ),
+        arrival_per_second: pace.map(|pace| pace.records_per_second),
         error: None,
     })
 }
 
+/// What retention takes away; none: not by that.
+#[derive(Clone, Copy)]
+struct Retention {
+    age_ms: Option<i64>,
+    bytes: Option<u64>,
+}
+
+impl Retention {
+    /// As the log has it, where a topic that is only compacted loses nothing.
+    fn of(topic: &TopicConfig) -> Self {
+        let LogConfig {
+            retention_ms,
+            retention_bytes,
+            ..
+        } = LogConfig::from(topic);
+        Self {
+            age_ms: (retention_ms >= 0).then_some(retention_ms),
+            bytes: u64::try_from(retention_bytes).ok(),
+        }
+    }
+}
+
+/// A position as retention sees it.
+struct Behind {
+    /// Nothing is there to lose.
+    is_at_end: bool,
+    /// When the next record was appended.
+    oldest: Option<TimestampMs>,
+    bytes_to_log_end: u64,
+}
+
 /// Until retention may take the record at the position: not later than it does, since
-/// whole segments go and the record's may be younger than it. Never where nothing is
-/// deleted but what a newer record replaces.
+/// whole segments go and the record's may be younger than it.
 fn loss_ms(
-    topic: &TopicView,
-    bounds: LogBounds,
-    from: Offset,
-    measured: &Measured,
-    to_log_end: u64,
-    pace: Pace,
+    retention: Retention,
+    now: TimestampMs,
+    behind: &Behind,
+    pace: Option<Pace>,
 ) -> Option<i64> {
-    // Nothing is there to lose.
-    if from >= bounds.log_end || !topic.config.cleanup.deletes() {
+    if behind.is_at_end {
         return None;
     }
-    let age_limit = (topic.config.retention_ms >= 0).then_some(topic.config.retention_ms);
-    let by_time = age_limit.zip(measured.oldest_append).map(|(limit, time)| {
+    let by_time = retention.age_ms.zip(behind.oldest).map(|(limit, time)| {
         let left = time.0.saturating_add(limit);
-        left.saturating_sub(clock::wall_now().0).max(0)
+        left.saturating_sub(now.0).max(0)
     });
-    let by_size = u64::try_from(topic.config.retention_bytes)
-        .ok()
-        .and_then(|limit| {
-            let room = limit.saturating_sub(to_log_end);
-            time_to_fill(room, pace.bytes_per_second)
-        });
+    let by_size = retention.bytes.and_then(|limit| {
+        let room = limit.saturating_sub(behind.bytes_to_log_end);
+        time_to_fill(room, pace.map_or(0.0, |pace| pace.bytes_per_second))
+    });
     match (by_time, by_size) {
         (Some(time), Some(size)) => Some(time.min(size)),
         (one, other) => one.or(other),
@@ -148,5 +181,34 @@ mod tests {
         assert_eq!(time_to_fill(1_000, 100.0), Some(10_000));
         assert_eq!(time_to_fill(1_000, 0.0), None);
         assert_eq!(time_to_fill(u64::MAX, 1.0), None);
+    }
+
+    /// Story: a topic that is only compacted has the default retention of a week in its
+    /// configuration, which takes nothing from it.
+    #[test]
+    fn only_what_deletes_is_a_loss() {
+        let loss = |cleanup: &str| {
+            let stored = [
+                ("cleanup.policy", cleanup),
+                ("retention.ms", "60000"),
+                ("retention.bytes", "1000"),
+            ];
+            let stored = stored.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let config = TopicConfig::resolve_stored(&stored.into());
+            let behind = Behind {
+                is_at_end: false,
+                oldest: Some(TimestampMs(1_000)),
+                bytes_to_log_end: 500,
+            };
+            let pace = Pace {
+                records_per_second: 1.0,
+                bytes_per_second: 50.0,
+            };
+            let now = TimestampMs(11_000);
+            loss_ms(Retention::of(&config), now, &behind, Some(pace))
+        };
+        assert_eq!(loss("delete"), Some(10_000));
+        assert_eq!(loss("compact,delete"), Some(10_000));
+        assert_eq!(loss("compact"), None);
     }
 }

@@ -249,6 +249,14 @@ fn a_derived_topic_is_made_once_and_is_nobody_elses() {
         world.ask(derive("a.g.dlq", 99, "g", 7)),
         Err(Refusal::UnknownTopicId { .. })
     ));
+    // What failed of failed records would have no end of topics.
+    assert!(matches!(
+        world.ask(derive("orders.billing.dlq.g.dlq", 3, "g", 9)),
+        Err(Refusal::InvalidArgument {
+            field: "source_topic_id",
+            ..
+        })
+    ));
     // The source goes; what failed of it stays, and is still found.
     let delete = Request::Delete(DeleteTopic {
         name: Some("orders".into()),

@@ -57,6 +57,16 @@ impl Core {
         let source = self.view.visible_topic(derive.source);
         let source = source.ok_or(Refusal::UnknownTopicId { id: derive.source })?;
         super::refuse_internal(&source.name)?;
+        if source.derived.is_some() {
+            let name = &source.name;
+            let reason = format!(
+                "{name:?} is a retry or dead-letter topic itself; what fails of it has no topic"
+            );
+            return Err(Refusal::InvalidArgument {
+                field: "source_topic_id",
+                reason,
+            });
+        }
         let create = like(source, derive);
         self.plan_create(now, &create, Some(&derived), progress)
     }

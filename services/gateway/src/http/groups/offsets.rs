@@ -194,9 +194,13 @@ pub async fn lag(
     Ok(axum::Json(brief.into()))
 }
 
-/// As `talweg group lag --json` has it, and more.
+/// As `talweg group lag --json` has it: what is not known is null, and so is what the
+/// partition's leader did not say.
 fn detailed(lag: &v1::PartitionLag) -> Value {
     let seconds = |ms: i64| ms as f64 / 1_000.0;
+    let answered = lag.error.is_none();
+    let said = |value: Value| if answered { value } else { Value::Null };
+    let committed = Some(lag.committed_offset).filter(|offset| *offset >= 0);
     let error = lag.error.clone().map(|error| {
         let refusal = Refusal::from_detail(error);
         json!({"code": refusal.name(), "message": refusal.message})
@@ -210,14 +214,14 @@ fn detailed(lag: &v1::PartitionLag) -> Value {
     json!({
         "topic": lag.topic,
         "partition": lag.partition,
-        "member": lag.member_id,
-        "committed_offset": lag.committed_offset,
-        "log_start_offset": lag.log_start_offset,
-        "log_end_offset": lag.log_end_offset,
-        "lag_records": lag.lag_records,
-        "lag_bytes": lag.lag_bytes,
-        "lag_seconds": seconds(lag.lag_ms),
-        "approximate": lag.approximate,
+        "member": Some(&lag.member_id).filter(|id| !id.is_empty()),
+        "committed_offset": committed,
+        "log_start_offset": said(lag.log_start_offset.into()),
+        "log_end_offset": said(lag.log_end_offset.into()),
+        "lag_records": said(lag.lag_records.into()),
+        "lag_bytes": said(lag.lag_bytes.into()),
+        "lag_seconds": said(seconds(lag.lag_ms).into()),
+        "approximate": said(lag.approximate.into()),
         "seconds_to_drain": lag.drain_ms.map(seconds),
         "seconds_to_loss": lag.loss_ms.map(seconds),
         "arrival_per_second": lag.arrival_per_second,
@@ -226,4 +230,43 @@ fn detailed(lag: &v1::PartitionLag) -> Value {
         "last_progress_ms": lag.last_progress_ms,
         "error": error,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Story: a leader does not answer, nobody owns the partition and nothing is
+    /// committed in it. None of that reads as "no lag".
+    #[test]
+    fn what_is_not_known_is_null() {
+        let lag = v1::PartitionLag {
+            topic: "t".into(),
+            partition: 3,
+            committed_offset: -1,
+            error: Some(Refusal::unavailable("gone").detail()),
+            ..Default::default()
+        };
+        let shown = detailed(&lag);
+        let mut known: Vec<&str> = shown
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(name, _)| name.as_str())
+            .collect();
+        known.sort_unstable();
+        assert_eq!(known, ["error", "partition", "topic"]);
+        let answered = detailed(&v1::PartitionLag {
+            committed_offset: 5,
+            lag_records: 0,
+            arrival_per_second: Some(0.0),
+            error: None,
+            ..lag
+        });
+        assert_eq!(answered["lag_records"], 0);
+        assert_eq!(answered["committed_offset"], 5);
+        assert_eq!(answered["arrival_per_second"], 0.0);
+        assert!(answered["processing_per_second"].is_null(), "too early");
+    }
 }

@@ -15,6 +15,8 @@ use talweg_proto::{
 };
 use talweg_types::{TopicPartition, limits};
 
+/// Why there is a gap.
+pub const RECORDS_GONE: &str = "retention or a deletion of records passed the position";
 /// A partition whose leader is out of reach for longer than patience lasts.
 const LEADERLESS_MS: u64 = 1_000;
 /// A dead letter that could not be copied.
@@ -278,7 +280,7 @@ impl Core {
             from_offset: from,
             to_offset: to,
             records_lost: to.saturating_sub(from),
-            reason: "retention or a deletion of records passed the position".into(),
+            reason: RECORDS_GONE.into(),
         }));
     }
 

@@ -24,8 +24,9 @@ mod timing;
 mod topics;
 mod view;
 
-pub use failures::{Copy, Destination};
+pub use failures::{Copy, Destination, RECORDS_GONE};
 pub use part::{Hold, Part};
+pub use topics::Wanted;
 
 use commits::{Stored, Waiting};
 use fault::{Fault, planted};
@@ -69,7 +70,7 @@ pub enum Event {
     /// The coordinator may not know that the stream lives.
     Nudged,
     /// The topics that the member is to have now.
-    Topics(Vec<String>),
+    Topics(Wanted),
     /// Any frame but `open` and `credit`.
     Client(Ask),
     /// The client granted credit.
@@ -153,6 +154,8 @@ pub enum Effect {
     },
     Stop(TopicPartition),
     Tell(Frame),
+    /// For the operator.
+    Warn(Refusal),
     Request(Request),
     Copy(Copy),
     /// The stream ends: with an error frame if there is a refusal, then `closing`.

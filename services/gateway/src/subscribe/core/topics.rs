@@ -2,19 +2,38 @@
 //! they are now, and as the coordinator knows them.
 
 use super::{
-    Core, Request,
+    Core, Effect, Request,
     fault::{Fault, planted},
 };
-use talweg_kit::errors::Refusal;
+use talweg_kit::errors::{ErrorCode, Refusal};
+use talweg_types::limits;
 
 /// After a join that failed.
 const AGAIN_MS: u64 = 1_000;
 /// After one that the coordinator will not have as it is.
 const REFUSED_AGAIN_MS: u64 = 60_000;
 
+/// The topics that a member is to have.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wanted {
+    pub names: Vec<String>,
+    /// Retry topics of the group that are beyond the most that a member has.
+    pub left_out: usize,
+}
+
+impl From<Vec<String>> for Wanted {
+    fn from(names: Vec<String>) -> Self {
+        Self { names, left_out: 0 }
+    }
+}
+
 #[derive(Default)]
 pub(super) struct Topics {
     wanted: Vec<String>,
+    /// As the client was told.
+    left_out: usize,
+    /// Why the newest join was refused for good, as the client was told.
+    refused: Option<Refusal>,
     /// Of the newest join that succeeded.
     told: Vec<String>,
     /// No join before this.
@@ -26,14 +45,35 @@ impl Topics {
         Self {
             wanted: topics.clone(),
             told: topics,
-            after_ms: 0,
+            ..Self::default()
         }
     }
 }
 
 impl Core {
-    pub(super) fn on_topics(&mut self, topics: Vec<String>) {
-        self.topics.wanted = topics;
+    pub(super) fn on_topics(&mut self, Wanted { names, left_out }: Wanted) {
+        self.topics.wanted = names;
+        let before = std::mem::replace(&mut self.topics.left_out, left_out);
+        if left_out > before {
+            self.say_left_out(left_out);
+        }
+    }
+
+    fn say_left_out(&mut self, left_out: usize) {
+        let max = limits::SUBSCRIBED_TOPICS_MAX;
+        let why = format!(
+            "{left_out} retry topics of the group are not read by this member, which has {max} \
+             topics already; failed records wait there until members with fewer topics read them"
+        );
+        let (most, all) = (max as u64, (max + left_out) as u64);
+        let refusal = Refusal::new(ErrorCode::LimitExceeded, why);
+        self.lacks(&refusal.with_limit("topics", most, all, "topics"));
+    }
+
+    /// The member goes on without something: said to its client and to the operator.
+    fn lacks(&mut self, refusal: &Refusal) {
+        self.effects.push(Effect::Warn(refusal.clone()));
+        self.tell_refused_frame(refusal);
     }
 
     /// Joins again while the coordinator knows other topics; one join at a time.
@@ -58,6 +98,7 @@ impl Core {
             wanted,
             told,
             after_ms,
+            ..
         } = &self.topics;
         (wanted != told && !self.leaving && self.now < *after_ms).then_some(*after_ms)
     }
@@ -66,13 +107,29 @@ impl Core {
         self.rejoining = false;
         let Some(refusal) = refused else {
             self.topics.told = topics;
+            self.topics.refused = None;
             return;
         };
         let pause = if refusal.is_retriable() {
             AGAIN_MS
         } else {
+            self.say_refused(refusal);
             REFUSED_AGAIN_MS
         };
         self.topics.after_ms = self.now.saturating_add(pause);
+    }
+
+    /// Once, however often it is refused again.
+    fn say_refused(&mut self, refusal: &Refusal) {
+        if self.topics.refused.as_ref() == Some(refusal) {
+            return;
+        }
+        self.topics.refused = Some(refusal.clone());
+        let mut said = refusal.clone();
+        said.message = format!(
+            "the group's retry topics are not all read by this member, failed records wait there: {}",
+            refusal.message
+        );
+        self.lacks(&said);
     }
 }

@@ -135,7 +135,7 @@ pub(super) fn joining_again_moves_nothing() {
     core.step(0, view(1, 1, vec![given(0, 1, Some(0))], &[]));
     core.step(1, sent(0, 0, 9));
     let topics = vec!["t".to_owned(), "t.g.retry.1".to_owned()];
-    let effects = core.step(2, Event::Topics(topics.clone()));
+    let effects = core.step(2, Event::Topics(topics.clone().into()));
     assert_eq!(requests(&effects), [&Request::Rejoin(topics)]);
     let Event::View(again) = view(2, 4, vec![given(0, 4, Some(0)), given(1, 4, None)], &[]) else {
         unreachable!()
@@ -160,9 +160,9 @@ pub(super) fn topics_that_appear_during_a_join_are_joined_after_it() {
     core.step(0, view(1, 1, vec![given(0, 1, Some(0))], &[]));
     let names = |some: &[&str]| -> Vec<String> { some.iter().map(|it| (*it).into()).collect() };
     let (one, two) = (names(&["t", "r1"]), names(&["t", "r1", "r2"]));
-    let effects = core.step(1, Event::Topics(one.clone()));
+    let effects = core.step(1, Event::Topics(one.clone().into()));
     assert_eq!(requests(&effects), [&Request::Rejoin(one)]);
-    assert!(core.step(2, Event::Topics(two.clone())).is_empty());
+    assert!(core.step(2, Event::Topics(two.clone().into())).is_empty());
     let answer = |sequence, epoch| match view(sequence, epoch, vec![], &[]) {
         Event::View(view) => Event::Answered(Ok(Answer::View(view))),
         _ => unreachable!(),
@@ -176,6 +176,44 @@ pub(super) fn topics_that_appear_during_a_join_are_joined_after_it() {
     assert_eq!(requests(&effects), [&Request::Rejoin(two)]);
     let effects = core.step(1_005, answer(3, 3));
     assert!(requests(&effects).is_empty(), "all of them are known");
+}
+
+/// Story: a retry topic appears and the coordinator will never have the member with it,
+/// or there is no room for it. The client and the operator hear so, once.
+#[test]
+fn a_retry_topic_that_is_not_read_is_said() {
+    let mut core = core(config());
+    core.step(0, view(1, 1, vec![given(0, 1, Some(0))], &[]));
+    let said = |effects: &[Effect]| -> Vec<i32> {
+        let warned = effects.iter().filter(|it| matches!(it, Effect::Warn(_)));
+        let told = tells(effects).into_iter().filter_map(|it| match it {
+            Frame::PartitionError(error) => error.error.as_ref().map(|it| it.code),
+            _ => None,
+        });
+        let told: Vec<_> = told.collect();
+        assert_eq!(warned.count(), told.len());
+        told
+    };
+    let names = vec!["t".to_owned(), "t.g.retry.1".to_owned()];
+    core.step(1, Event::Topics(names.clone().into()));
+    let refused = || Event::Answered(Err(Refusal::invalid("topics", "too many partitions")));
+    let effects = core.step(2, refused());
+    assert_eq!(said(&effects), [ErrorCode::InvalidArgument as i32]);
+    let again = core.next_deadline().expect("tried again");
+    core.step(again, Event::Tick);
+    let effects = core.step(again + 1, refused());
+    assert!(said(&effects).is_empty(), "said already");
+    let wanted = |left_out| {
+        Event::Topics(Wanted {
+            names: names.clone(),
+            left_out,
+        })
+    };
+    let limit = ErrorCode::LimitExceeded as i32;
+    let now = again + 2;
+    assert_eq!(said(&core.step(now, wanted(2))), [limit]);
+    assert!(said(&core.step(now, wanted(2))).is_empty());
+    assert_eq!(said(&core.step(now, wanted(3))), [limit], "one more");
 }
 
 /// Story: a commit waits behind another one, whose copy is under way. Meanwhile the

@@ -123,7 +123,7 @@ impl World {
                     "answered once"
                 );
             }
-            Effect::Tell(_) => {}
+            Effect::Tell(_) | Effect::Warn(_) => {}
             Effect::End { .. } => panic!("nothing ends this member"),
         }
     }
