@@ -2,6 +2,7 @@
 //! grants credit again, commits, and gives up what is asked back.
 
 use crate::eventually;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -69,6 +70,8 @@ enum Order {
     Commit,
     Nack(v1::SubscribePosition, String, bool),
     Seek(v1::SubscribePosition),
+    Pause(v1::SubscribePosition),
+    GoOn(v1::SubscribePosition),
     Sleep(Duration),
     Leave,
 }
@@ -93,6 +96,41 @@ pub fn subscription(group: &str, topic: &str) -> v1::SubscribeOpen {
         }),
         ..Default::default()
     }
+}
+
+/// A position as a member names it.
+pub fn position(topic_id: &Bytes, partition: u32, offset: i64) -> v1::SubscribePosition {
+    v1::SubscribePosition {
+        topic_id: topic_id.clone(),
+        partition,
+        offset,
+        ..Default::default()
+    }
+}
+
+/// Frames of this stream until one is wanted.
+///
+/// # Panics
+/// The stream ends or breaks, or nothing is wanted in time.
+pub async fn frame<T>(
+    subscriber: &mut Subscriber,
+    deadline: Duration,
+    mut wanted: impl FnMut(Frame) -> Option<T>,
+) -> T {
+    let hear = async {
+        loop {
+            match subscriber.next().await.expect("the stream lives") {
+                SubscribeEvent::Frame(frame) => {
+                    if let Some(found) = wanted(frame) {
+                        return found;
+                    }
+                }
+                event => panic!("{event:?}"),
+            }
+        }
+    };
+    let heard = tokio::time::timeout(deadline, hear).await;
+    heard.expect("the frame in time")
 }
 
 /// A client of these gateways, patient enough for any story.
@@ -188,6 +226,16 @@ impl Member {
         self.order(Order::Seek(to));
     }
 
+    /// Nothing of this partition is sent for a while.
+    pub fn pause(&self, partition: v1::SubscribePosition) {
+        self.order(Order::Pause(partition));
+    }
+
+    /// It goes on.
+    pub fn go_on(&self, partition: v1::SubscribePosition) {
+        self.order(Order::GoOn(partition));
+    }
+
     /// Neither reads nor says anything for so long.
     pub fn sleep(&self, time: Duration) {
         self.order(Order::Sleep(time));
@@ -260,6 +308,8 @@ impl Running {
                 self.subscriber.nack(record, &reason, poison).await;
             }
             Order::Seek(to) => self.subscriber.seek(vec![to]).await,
+            Order::Pause(partition) => self.subscriber.pause(vec![partition]).await,
+            Order::GoOn(partition) => self.subscriber.go_on(vec![partition]).await,
             Order::Sleep(time) => {
                 self.heard.lock().slept = true;
                 tokio::time::sleep(time).await;
@@ -290,13 +340,9 @@ impl Running {
             (place, *offset)
         };
         let places: Vec<_> = due.iter().map(named).collect();
-        let position = |((id, partition), offset): ((Vec<u8>, u32), i64)| v1::SubscribePosition {
-            topic_id: id.into(),
-            partition,
-            offset,
-            ..Default::default()
-        };
-        let next = due.into_iter().map(position).collect();
+        let next = due.into_iter();
+        let next = next.map(|((id, partition), offset)| position(&id.into(), partition, offset));
+        let next = next.collect();
         let id = self.subscriber.commit(next).await;
         self.sent.insert(id, places);
     }

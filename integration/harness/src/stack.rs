@@ -8,9 +8,14 @@ use std::{
 use talweg_proto::coordinator::v1::{
     CheckShardsRequest, coordinator_service_client::CoordinatorServiceClient,
 };
+use talweg_types::CONSUMER_OFFSETS;
 use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
 
 const START: Duration = Duration::from_secs(30);
+/// For shards that are on their way up, and a replay of each.
+const AGREE: Duration = Duration::from_secs(60);
+const CONNECT: Duration = Duration::from_secs(2);
 
 /// Controllers, storage nodes, coordinators and gateways. Data and logs are kept if the
 /// test fails.
@@ -158,25 +163,70 @@ impl Stack {
 }
 
 impl Stack {
-    /// Waits until every coordinator's shards are, live and as kept, what a replay of
-    /// their logs gives.
+    /// Waits until every shard is served by one coordinator and is, live and as kept,
+    /// what a replay of its log gives.
     pub async fn shards_agree(&self) {
-        for i in 0..self.coordinators.len() {
-            let channel = crate::raw::connect(&self.coordinator(i)).await;
-            crate::eventually("shards are as their logs have them", START, || async {
-                let mut client = CoordinatorServiceClient::new(channel.clone());
-                let answer = client.check_shards(CheckShardsRequest {}).await;
-                let answer = answer.map_err(|status| status.to_string())?.into_inner();
-                let apart = answer.shards.iter().find(|shard| {
-                    shard.live_hash != shard.replayed_hash || shard.live_hash != shard.view_hash
-                });
-                match apart {
-                    None => Ok(()),
-                    Some(shard) => Err(format!("coordinator {i}: {shard:?}")),
+        crate::eventually("shards are as their logs have them", AGREE, || async {
+            let mut served = Vec::new();
+            for url in &self.urls.coordinators {
+                served.extend(checked(url).await?);
+            }
+            served.sort_unstable();
+            let all: Vec<u32> = (0..self.shard_count().await?).collect();
+            match served == all {
+                true => Ok(()),
+                false => Err(format!("{served:?} are served of {}", all.len())),
+            }
+        })
+        .await;
+    }
+
+    /// Partitions of the internal topic, as a gateway that lives describes it.
+    async fn shard_count(&self) -> Result<u32, String> {
+        let mut why = "there is no gateway".to_owned();
+        for url in &self.urls.gateways {
+            let described = match reach(url).await {
+                Ok(channel) => crate::raw::describe(&channel, CONSUMER_OFFSETS).await,
+                Err(broken) => Err(broken),
+            };
+            match described {
+                Ok(partitions) => {
+                    return u32::try_from(partitions.len()).map_err(|e| e.to_string());
                 }
-            })
-            .await;
+                Err(broken) => why = broken,
+            }
         }
+        Err(why)
+    }
+}
+
+async fn reach(url: &str) -> Result<Channel, String> {
+    let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|e| e.to_string())?;
+    let channel = endpoint.connect_timeout(CONNECT).connect().await;
+    channel.map_err(|e| format!("{url}: {e}"))
+}
+
+/// The shards that a coordinator serves; none of one that is not there, whose shards
+/// another one has then.
+///
+/// # Errors
+/// It does not answer, or a shard is not as its log has it.
+async fn checked(url: &str) -> Result<Vec<u32>, String> {
+    let Ok(channel) = reach(url).await else {
+        return Ok(Vec::new());
+    };
+    let mut client = CoordinatorServiceClient::new(channel);
+    let answer = client.check_shards(CheckShardsRequest {}).await;
+    let shards = answer
+        .map_err(|e| format!("{url}: {e}"))?
+        .into_inner()
+        .shards;
+    let apart = shards
+        .iter()
+        .find(|shard| shard.live_hash != shard.replayed_hash || shard.live_hash != shard.view_hash);
+    match apart {
+        Some(shard) => Err(format!("{url}: {shard:?}")),
+        None => Ok(shards.iter().map(|shard| shard.shard).collect()),
     }
 }
 

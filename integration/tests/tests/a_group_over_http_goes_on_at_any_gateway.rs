@@ -414,6 +414,7 @@ async fn a_member_over_http_asks_for_another_topic() {
         got,
         expected.map(|(topic, offset)| (json!(topic), json!(offset)))
     );
+    stack.shards_agree().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

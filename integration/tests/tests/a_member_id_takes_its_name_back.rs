@@ -69,4 +69,5 @@ async fn a_new_process_with_the_old_ones_member_id() {
     owns(&mut again, PARTITIONS).await.expect("the same share");
     let refusal = owns(&mut hangs, usize::MAX).await.expect_err("it is out");
     assert_eq!(refusal.code, ErrorCode::Fenced, "{refusal}");
+    stack.shards_agree().await;
 }

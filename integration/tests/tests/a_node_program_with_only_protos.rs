@@ -8,8 +8,8 @@ fn from_env(key: &str) -> PathBuf {
     PathBuf::from(std::env::var_os(key).expect(key))
 }
 
-#[test]
-fn a_node_program_with_only_protos() {
+#[tokio::test]
+async fn a_node_program_with_only_protos() {
     let root = from_env("CARGO_MANIFEST_DIR").join("../..");
     let packages = std::env::var_os("TALWEG_NODE").map_or_else(
         || from_env("HOME").join(".cache/talweg/node"),
@@ -35,4 +35,5 @@ fn a_node_program_with_only_protos() {
         output.status.success() && said.starts_with("ok:"),
         "{said}{error}"
     );
+    stack.shards_agree().await;
 }

@@ -42,8 +42,8 @@ fn run(command: &mut Command) -> String {
     out.into_owned()
 }
 
-#[test]
-fn a_python_program_with_only_stubs() {
+#[tokio::test]
+async fn a_python_program_with_only_stubs() {
     let stubs = tempfile::tempdir().expect("folder");
     let protos: Vec<_> = std::fs::read_dir(root().join("proto/talweg/v1"))
         .expect("protos")
@@ -66,4 +66,5 @@ fn a_python_program_with_only_stubs() {
             .env("PYTHONPATH", path));
         assert!(said.starts_with("ok:"), "{program}: {said}");
     }
+    stack.shards_agree().await;
 }

@@ -1,11 +1,13 @@
 //! The coordinator of a group is killed again and again while its members commit:
 //! no acknowledged commit is lost, members go on within a second, and what they are
-//! being sent does not pause.
+//! being sent does not pause. Groups that nobody reads for are committed just before each
+//! kill and have exactly that after it: no later commit hides a lost one.
 //!
 //! `TALWEG_KILLS`: how often (4; the soak takes 50).
 
 mod operator;
 
+use futures::future::join_all;
 use operator::{PATIENCE, list, talweg, try_talweg};
 use std::{
     collections::BTreeMap,
@@ -14,9 +16,10 @@ use std::{
 use talweg_harness::{
     Load, Member, Stack, eventually,
     member::{Commits, Heard, Place, subscription},
-    raw::{connect, create_topic},
+    raw::{self, connect, create_topic},
 };
 use talweg_proto::v1::{self, Acks};
+use tonic::transport::Channel;
 
 const PARTITIONS: u32 = 6;
 const MEMBERS: usize = 3;
@@ -27,6 +30,32 @@ const PAUSE: Duration = Duration::from_millis(500);
 
 fn kills() -> usize {
     std::env::var("TALWEG_KILLS").map_or(4, |text| text.parse().expect("a number"))
+}
+
+/// Enough that the coordinator that dies has some of them.
+const STILL: usize = 12;
+
+/// Every one of them commits at once, and is acknowledged.
+async fn commit_still(channel: &Channel, offset: i64) {
+    let commits = (0..STILL).map(|n| async move {
+        let group = format!("still-{n}");
+        eventually("a commit", PATIENCE, || async {
+            let done = raw::commit(channel, &group, ("t", 0), offset).await;
+            done.map_err(|code| format!("{code:?}"))
+        })
+        .await;
+    });
+    join_all(commits).await;
+}
+
+/// Whoever has them now has exactly what was acknowledged.
+async fn still_there(channel: &Channel, offset: i64) {
+    for n in 0..STILL {
+        let group = format!("still-{n}");
+        let answer = || raw::stored(channel, &group, "t");
+        let stored = eventually("an answer", PATIENCE, answer).await;
+        assert_eq!(stored, BTreeMap::from([(0, offset)]), "{group}");
+    }
 }
 
 fn open() -> v1::SubscribeOpen {
@@ -89,12 +118,14 @@ async fn members_go_on_and_no_acknowledged_commit_is_lost() {
         .sum();
     let begun = Instant::now();
     let mut slowest = Duration::ZERO;
-    for _ in 0..kills() {
+    for kill in 1..=kills() {
         let place = eventually("the group has a coordinator", PATIENCE, || async {
             holder(&stack)
         })
         .await;
         let before = acknowledged(&members);
+        let offset = i64::try_from(kill).expect("few");
+        commit_still(&channel, offset).await;
         stack.coordinators[place].kill9();
         let killed = Instant::now();
         for member in &members {
@@ -105,6 +136,7 @@ async fn members_go_on_and_no_acknowledged_commit_is_lost() {
                 .await;
         }
         slowest = slowest.max(killed.elapsed());
+        still_there(&channel, offset).await;
         tokio::task::block_in_place(|| stack.coordinators[place].start(PATIENCE));
         let stored = eventually("offsets", PATIENCE, || async {
             try_talweg(&stack, "group describe g")

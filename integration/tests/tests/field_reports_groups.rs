@@ -6,15 +6,13 @@ mod operator;
 use operator::{PATIENCE, list, talweg, try_talweg, until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
-use talweg_client::{ErrorCode, Refusal, SubscribeEvent, Subscriber};
+use talweg_client::{ErrorCode, SubscribeEvent, Subscriber};
 use talweg_harness::{
     Member, Stack, eventually,
     member::{Commits, client, subscription},
-    raw::{RawProduce, connect, create_topic},
+    raw::{self, RawProduce, connect, create_topic},
 };
-use talweg_proto::v1::{
-    self, Acks, CommitOffsetsRequest, CommittedOffset, offset_service_client::OffsetServiceClient,
-};
+use talweg_proto::v1::{self, Acks};
 use tonic::transport::Channel;
 
 const SESSION: Duration = Duration::from_secs(2);
@@ -52,31 +50,7 @@ async fn commit(
     by: Option<(&str, i32)>,
     offset: i64,
 ) -> Result<(), ErrorCode> {
-    let (member_id, member_epoch) =
-        by.map_or((String::new(), 0), |(id, epoch)| (id.to_owned(), epoch));
-    let request = CommitOffsetsRequest {
-        group: group.into(),
-        member_id,
-        member_epoch,
-        offsets: vec![CommittedOffset {
-            topic: "t".into(),
-            offset,
-            leader_epoch: -1,
-            ..Default::default()
-        }],
-        ..Default::default()
-    };
-    let answer = OffsetServiceClient::new(channel.clone())
-        .commit_offsets(request)
-        .await;
-    let errors = answer
-        .map_err(|status| Refusal::from_status(&status).code)?
-        .into_inner()
-        .errors;
-    match errors.into_iter().find(|error| error.code != 0) {
-        Some(error) => Err(Refusal::from_detail(error).code),
-        None => Ok(()),
-    }
+    raw::commit_by(channel, group, by, ("t", 0), offset).await
 }
 
 fn committed(group: &Value, partition: u64) -> Option<i64> {
@@ -171,6 +145,7 @@ async fn b051_one_of_two_static_members_with_one_name() {
         };
         assert_eq!(refused.code, ErrorCode::InstanceInUse, "{refused:?}");
     }
+    stack.shards_agree().await;
 }
 
 /// apache/kafka PR #23542: a static member's retry of its join was refused, for its
@@ -211,6 +186,7 @@ async fn b052_a_static_member_is_not_locked_out_by_itself() {
             .await;
         member.kill();
     }
+    stack.shards_agree().await;
 }
 
 /// confluentinc/librdkafka #1442, #1372: offsets expired while a consumer was alive on
@@ -247,6 +223,7 @@ async fn b054_offsets_of_a_living_group_do_not_expire() {
         }
     })
     .await;
+    stack.shards_agree().await;
 }
 
 /// segmentio/kafka-go #1308: a former owner's late commit moved the offset back.
@@ -280,6 +257,7 @@ async fn b055_a_late_commit_of_a_former_owner_is_refused() {
     assert_eq!(commit(&channel, "g", None, 3).await, Err(ErrorCode::Fenced));
     assert_eq!(committed(&talweg(&stack, "group describe g"), 0), Some(10));
     owner.leave(PATIENCE).await;
+    stack.shards_agree().await;
 }
 
 /// IBM/sarama #1608, #3200: slow handlers kept the group rebalancing. Adapted: one
@@ -314,6 +292,7 @@ async fn b057_a_slow_member_is_removed_once() {
         "{group}"
     );
     quick.leave(PATIENCE).await;
+    stack.shards_agree().await;
 }
 
 /// dpkp/kafka-python #1547, #1435: a member whose session was over went on reading.
@@ -348,6 +327,7 @@ async fn b058_a_member_out_of_its_group_is_sent_nothing_more() {
         matches!(refusal.code, ErrorCode::Fenced | ErrorCode::UnknownMember),
         "{refusal:?}"
     );
+    stack.shards_agree().await;
 }
 
 /// nats-io/nats-server PR #6469: records that were handed out when the coordinator
@@ -383,6 +363,7 @@ async fn b061_what_was_handed_out_is_committed_or_comes_again() {
     }
     let all = (0..2).flat_map(|partition| (0..50).map(move |offset| (partition, offset)));
     assert!(all.eq(seen), "nothing is skipped");
+    stack.shards_agree().await;
 }
 
 /// confluentinc/librdkafka #5586: a partition was never started because one look-up hit
@@ -462,6 +443,7 @@ async fn b157_only_what_was_acknowledged_is_stored() {
     member.leave().await;
     while member.next().await.expect("a goodbye") != SubscribeEvent::Closed {}
     assert_eq!(committed(&talweg(&stack, "group describe g"), 0), Some(5));
+    stack.shards_agree().await;
 }
 
 /// redpanda-data/redpanda #19888, #3397: a command said that it had succeeded.
@@ -502,4 +484,5 @@ async fn b160_a_command_that_failed_says_so() {
     );
     talweg(&stack, "group reset g --topic t --to -1 --execute");
     assert_eq!(committed(&talweg(&stack, "group describe g"), 0), Some(0));
+    stack.shards_agree().await;
 }

@@ -9,18 +9,46 @@ use std::{
     time::{Duration, Instant},
 };
 use talweg_harness::{
-    Load, Member, Stack, eventually,
+    Member, Stack, eventually,
     member::{Commits, Place, subscription},
-    raw::{connect, create_topic},
+    raw::{RawProduce, connect, create_topic},
 };
-use talweg_proto::v1::Acks;
+use talweg_proto::v1::{self, Acks, produce_response::Frame as Answer};
+use tonic::transport::Channel;
 
 const PARTITIONS: u32 = 48;
 const MEMBERS: usize = 12;
-/// Between two records of a partition that does not move: the promise is 200 ms above
-/// what a control stretch of the same run shows.
+/// Between two records of a partition that does not move.
 const GAP: Duration = Duration::from_millis(200);
+/// Where a group that nobody joins or leaves waited as well in the same moment, the
+/// machine or the producer paused: so much above that is no fault of the moves.
+const SLACK: Duration = Duration::from_millis(50);
+/// Between two records of a partition at their producer.
+const PACE: Duration = Duration::from_millis(80);
 const FORMED: Duration = Duration::from_secs(5);
+
+/// A record to each partition at a fixed pace, until it is aborted.
+async fn produce(channel: Channel) {
+    let mut stream = RawProduce::open(&channel, Acks::All).await;
+    let mut pace = tokio::time::interval(PACE);
+    loop {
+        pace.tick().await;
+        let record = |partition| v1::Record {
+            partition: Some(partition),
+            value: Some("v".into()),
+            ..Default::default()
+        };
+        let records = (0..PARTITIONS).map(record).collect();
+        stream.send_records("t", records).await;
+        let mut waiting = PARTITIONS as usize;
+        while waiting > 0 {
+            match stream.next().await {
+                Ok(Some(Answer::RecordsAck(ack))) => waiting -= ack.sequences.len(),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
 
 fn owners(members: &[Member]) -> BTreeMap<Place, String> {
     let of = |member: &Member| {
@@ -47,30 +75,76 @@ async fn balanced(members: &[Member], partitions: usize) {
     .await;
 }
 
-/// The longest time between two records of a place at its owner, from `begun` on.
-fn longest_gap(members: &[Member], begun: Instant, places: &BTreeMap<Place, String>) -> Duration {
-    let mut longest = Duration::ZERO;
+type Times = BTreeMap<Place, Vec<Instant>>;
+
+/// When the records of each place came to a member.
+fn arrivals(member: &Member, begun: Instant) -> Times {
+    let mut times = Times::new();
+    member.look(|heard| {
+        for received in heard.records.iter().filter(|received| received.at > begun) {
+            let of_place = times.entry(received.place.clone()).or_default();
+            of_place.push(received.at);
+        }
+    });
+    times
+}
+
+fn gaps(times: &[Instant]) -> impl Iterator<Item = (Instant, Instant)> {
+    times.windows(2).map(|pair| (pair[0], pair[1]))
+}
+
+/// The longest gap of `times` that has a moment in common with this one.
+fn meanwhile(times: &[Instant], (from, to): (Instant, Instant)) -> Duration {
+    let common = gaps(times).filter(|gap| gap.0 < to && gap.1 > from);
+    common.map(|gap| gap.1 - gap.0).max().unwrap_or_default()
+}
+
+/// No partition that stays with its owner waits longer than it may; the longest waits, of
+/// these and of the control.
+fn no_gaps(
+    members: &[Member],
+    begun: Instant,
+    stayed: &BTreeMap<Place, String>,
+    control: &Times,
+) -> (Duration, Duration) {
+    let (mut longest, mut longest_control) = (Duration::ZERO, Duration::ZERO);
+    let mut seen = 0;
     for member in members {
-        let mut last: BTreeMap<Place, Instant> = BTreeMap::new();
-        member.look(|heard| {
-            for received in heard.records.iter().filter(|received| received.at > begun) {
-                let stays = places.get(&received.place) == Some(&member.id().to_owned());
-                let last = stays.then(|| last.insert(received.place.clone(), received.at));
-                if let Some(before) = last.flatten() {
-                    longest = longest.max(received.at - before);
-                }
+        for (place, times) in arrivals(member, begun) {
+            if stayed.get(&place).map(String::as_str) != Some(member.id()) {
+                continue;
             }
-        });
+            seen += 1;
+            for gap in gaps(&times) {
+                let (waited, others) = (gap.1 - gap.0, meanwhile(&control[&place], gap));
+                longest = longest.max(waited);
+                longest_control = longest_control.max(others);
+                assert!(
+                    waited <= GAP.max(others + SLACK),
+                    "{place:?} waited {waited:?}, the control group {others:?}"
+                );
+            }
+        }
     }
-    longest
+    assert_eq!(seen, stayed.len(), "records of each");
+    (longest, longest_control)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twelve_members_thirteen_twelve() {
     let stack = Stack::builder().coordinators(1).start();
     let channel = connect(&stack.gateway(0)).await;
-    create_topic(&channel, "t", PARTITIONS as i32, &[]).await;
-    let load = Load::start(vec![stack.gateway(0)], "t", PARTITIONS, Acks::All).await;
+    // No flush of a disk between two records.
+    let config = [("durability", "replicated")];
+    create_topic(&channel, "t", PARTITIONS as i32, &config).await;
+    let producing = tokio::spawn(produce(channel.clone()));
+    let open = subscription("control", "t");
+    let control = Member::join(&[stack.gateway(0)], open, Commits::Asked).await;
+    control
+        .until("all of them", PATIENCE, |heard| {
+            heard.owned.len() == PARTITIONS as usize
+        })
+        .await;
     let mut members = Vec::new();
     for _ in 0..MEMBERS {
         let open = subscription("g", "t");
@@ -78,10 +152,6 @@ async fn twelve_members_thirteen_twelve() {
     }
     balanced(&members, PARTITIONS as usize).await;
     let first = owners(&members);
-    let control = Instant::now();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let control = longest_gap(&members, control, &first);
-
     let begun = Instant::now();
     members.push(Member::join(&[stack.gateway(0)], subscription("g", "t"), Commits::Frames).await);
     balanced(&members, PARTITIONS as usize).await;
@@ -108,13 +178,12 @@ async fn twelve_members_thirteen_twelve() {
         })
         .map(|(place, owner)| (place.clone(), owner.clone()))
         .collect();
-    let longest = longest_gap(&members, begun, &stayed);
-    println!("control {control:?}, while partitions moved {longest:?}");
-    assert!(
-        longest <= control.max(GAP) + GAP,
-        "{longest:?}, control {control:?}"
-    );
-    load.finish(&stack.gateway(0)).await;
+    assert!(!producing.is_finished(), "the producer goes on");
+    producing.abort();
+    let control = arrivals(&control, begun);
+    let (longest, others) = no_gaps(&members, begun, &stayed, &control);
+    println!("unmoved partitions waited {longest:?} at most, the control group {others:?}");
+    stack.shards_agree().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -142,6 +211,6 @@ async fn three_hundred_members_form_a_group() {
     .await;
     let formed = begun.elapsed();
     println!("formed after {formed:?}");
-    // A development build beside other tests: the figure of the issue is for the soak.
-    assert!(formed <= FORMED * 4, "{formed:?}");
+    assert!(formed <= FORMED, "{formed:?}");
+    stack.shards_agree().await;
 }

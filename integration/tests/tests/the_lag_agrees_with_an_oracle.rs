@@ -7,6 +7,7 @@ mod operator;
 use operator::PATIENCE;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use talweg_client::ErrorCode;
 use talweg_harness::{
     Stack, eventually,
     raw::{self, RawFetch, RawProduce, bounds, connect, create_replicated, describe, now_ms},
@@ -28,6 +29,11 @@ const KEYS: u64 = 12;
 const ROUNDS: usize = 16;
 const SLACK_RECORDS: i64 = 1;
 const SLACK_MS: i64 = 1_000;
+/// Bytes are counted from an entry of the index: one interval and one batch.
+const SLACK_BYTES: i64 = 4_096 + 1_024;
+/// Of a topic that says nothing about it.
+const RETENTION_MS: i64 = 7 * 24 * 3_600_000;
+const KEPT: &str = "kept";
 
 /// By offset: when it was sent and when it was acknowledged, milliseconds since 1970.
 type History = BTreeMap<i64, (i64, i64)>;
@@ -115,6 +121,8 @@ struct Sight {
     end: i64,
     /// The first record at or above the committed offset.
     unread: Option<i64>,
+    /// Of the batches from there to the end.
+    bytes: i64,
 }
 
 /// One topic of one partition, its writer, and what the group committed in it.
@@ -124,6 +132,8 @@ struct Topic {
     id: bytes::Bytes,
     writer: Writer,
     committed: Option<i64>,
+    /// Between which times that was stored.
+    progress: (i64, i64),
 }
 
 impl Topic {
@@ -134,6 +144,7 @@ impl Topic {
             id: create_replicated(channel, name, 1, 1, config).await,
             writer: Writer::start(channel.clone(), name),
             committed: None,
+            progress: (0, 0),
         }
     }
 
@@ -148,7 +159,38 @@ impl Topic {
             start: at.log_start_offset,
             end: at.high_watermark,
             unread,
+            bytes: self.bytes(from, at.high_watermark).await?,
         })
+    }
+
+    /// Bytes of the batches that hold records of this range.
+    async fn bytes(&self, from: i64, end: i64) -> Result<i64, String> {
+        let open = v1::FetchOpen {
+            partitions: vec![raw::from(self.name, 0, Start::Offset(from))],
+            credit: Some(raw::PLENTY),
+            form: v1::Form::Batches.into(),
+            ..Default::default()
+        };
+        let (mut stream, _) = RawFetch::open_with(&self.channel, open).await;
+        let (mut next, mut bytes) = (from, 0);
+        while next < end {
+            let frame = stream.next().await.map_err(|status| status.to_string())?;
+            match frame.ok_or("the stream ended")? {
+                v1::fetch_response::Frame::Batches(frame) => {
+                    next = frame.position.ok_or("no position")?.next_offset;
+                    bytes += i64::try_from(frame.batches.len()).expect("small");
+                }
+                v1::fetch_response::Frame::Positions(frame) => {
+                    let stands = frame.positions.iter().map(|it| it.next_offset);
+                    next = stands.max().unwrap_or(next).max(next);
+                }
+                v1::fetch_response::Frame::PartitionError(error) => {
+                    return Err(format!("{error:?}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(bytes)
     }
 
     async fn first_from(&self, offset: i64) -> Result<i64, String> {
@@ -233,9 +275,27 @@ impl Topic {
             (least..=most).contains(&lag.lag_records),
             "records: {context}"
         );
+        if self.committed.is_some() {
+            let stored = self.progress.0 - SLACK_MS..=self.progress.1 + SLACK_MS;
+            let told = lag.last_progress_ms.expect("a commit");
+            assert!(stored.contains(&told), "not in {stored:?}: {context}");
+        } else {
+            assert_eq!(lag.last_progress_ms, None, "{context}");
+        }
         if lag.lag_records == 0 {
             assert_eq!((lag.lag_ms, lag.lag_bytes), (0, 0), "{context}");
+            assert_eq!(lag.loss_ms, None, "{context}");
             return;
+        }
+        self.compare_loss(lag, &context);
+        // Where retention went on meanwhile neither sight says what it was then.
+        if before.start == after.start {
+            let bytes = before.bytes.min(after.bytes) - SLACK_BYTES
+                ..=before.bytes.max(after.bytes) + SLACK_BYTES;
+            assert!(
+                bytes.contains(&lag.lag_bytes),
+                "not in {bytes:?}: {context}"
+            );
         }
         let youngest = after
             .unread
@@ -248,40 +308,46 @@ impl Topic {
         assert!(age.contains(&lag.lag_ms), "age not in {age:?}: {context}");
     }
 
+    /// By time it follows from the age; by size it is sooner; a topic that is only compacted
+    /// loses nothing.
+    fn compare_loss(&self, lag: &v1::PartitionLag, context: &str) {
+        let by_time = RETENTION_MS - lag.lag_ms;
+        let by_time = by_time - SLACK_MS..=by_time + SLACK_MS;
+        match self.name {
+            COMPACTED => assert_eq!(lag.loss_ms, None, "{context}"),
+            KEPT => {
+                let loss = lag.loss_ms.expect("by time");
+                assert!(by_time.contains(&loss), "not in {by_time:?}: {context}");
+            }
+            _ => {
+                let loss = lag.loss_ms.expect("by time or size");
+                assert!((0..=*by_time.end()).contains(&loss), "{context}");
+            }
+        }
+    }
+
     /// Commits at some place between the last one and the end.
     async fn commit(&mut self, random: &mut SmallRng) {
         let at = eventually("bounds", PATIENCE, || bounds(&self.channel, self.name, 0)).await;
         let from = self.committed.unwrap_or(0).max(at.log_start_offset);
         let to = random.random_range(from..=at.high_watermark);
-        let request = v1::CommitOffsetsRequest {
-            group: GROUP.into(),
-            offsets: vec![v1::CommittedOffset {
-                topic: self.name.into(),
-                partition: 0,
-                offset: to,
-                leader_epoch: -1,
-                ..Default::default()
-            }],
-            ..Default::default()
-        };
+        // The same offset again is no progress.
+        if self.committed == Some(to) {
+            return;
+        }
+        let begun = now_ms();
         let committed = eventually("a commit", PATIENCE, || async {
-            let asked = OffsetServiceClient::new(self.channel.clone())
-                .commit_offsets(request.clone())
-                .await;
-            let errors = asked
-                .map_err(|status| status.to_string())?
-                .into_inner()
-                .errors;
-            match errors.iter().find(|error| error.code != 0) {
+            match raw::commit(&self.channel, GROUP, (self.name, 0), to).await {
+                Ok(()) => Ok(true),
                 // Retention went past it meanwhile.
-                Some(error) if error.code == v1::ErrorCode::OffsetOutOfRange as i32 => Ok(false),
-                Some(error) => Err(format!("{error:?}")),
-                None => Ok(true),
+                Err(ErrorCode::OffsetOutOfRange) => Ok(false),
+                Err(code) => Err(format!("{code:?}")),
             }
         })
         .await;
         if committed {
             self.committed = Some(to);
+            self.progress = (begun, now_ms());
         }
     }
 
@@ -341,7 +407,7 @@ async fn the_lag_agrees_with_an_oracle() {
         ("max.message.bytes", "8192"),
     ];
     let mut topics = [
-        Topic::create(&channel, "kept", &[]).await,
+        Topic::create(&channel, KEPT, &[]).await,
         Topic::create(&channel, "short", &[small, ("retention.bytes", "65536")]).await,
         Topic::create(&channel, COMPACTED, &compacted).await,
     ];

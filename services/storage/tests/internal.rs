@@ -235,4 +235,16 @@ async fn a_backlog_is_measured_from_a_position_to_the_end() {
         Some(0),
         "retention by size is there already"
     );
+
+    // Neither limit is for a topic that is only compacted.
+    let compacted = [
+        ("cleanup.policy", "compact"),
+        ("retention.bytes", "1000"),
+        ("retention.ms", "3600000"),
+    ];
+    let (kept, _) = topic(&bench, "kept", 1, &compacted).await;
+    fill(&channel, "kept", 0, &[numbered(1, 0, large.as_bytes())]).await;
+    let kept = backlog(&channel, kept, &[0]).await;
+    assert!(kept[0].bytes > 0);
+    assert_eq!(kept[0].loss_ms, None, "nothing is lost by retention");
 }

@@ -50,6 +50,8 @@ pub async fn run(globals: &Globals, args: ConsumeArgs, group: String) -> Result<
             return Err(Failure::Usage(message.into()));
         }
     };
+    // A group waits for topics that come later; a name that is mistyped never comes.
+    client.topics().describe(&args.topic).await?;
     let open = v1::SubscribeOpen {
         group: group.clone(),
         topics: vec![args.topic.clone()],
