@@ -6,7 +6,7 @@ use super::{
     fault::{Fault, planted},
 };
 use crate::groups::id_bytes;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use talweg_kit::errors::{ErrorCode, Refusal};
 use talweg_proto::{
     coordinator::v1::{CommitOffset, CommitResult},
@@ -45,6 +45,55 @@ enum Fate {
     Refused(Refusal),
 }
 
+/// Commits that go in one request.
+struct Together<'a> {
+    items: Vec<&'a Item>,
+    at: BTreeMap<TopicPartition, usize>,
+    places: Vec<Vec<usize>>,
+}
+
+impl<'a> Together<'a> {
+    /// A commit as it was said.
+    fn of(items: &'a [Item]) -> Self {
+        let at = items
+            .iter()
+            .enumerate()
+            .map(|(place, item)| (item.at, place));
+        Self {
+            at: at.collect(),
+            items: items.iter().collect(),
+            places: vec![(0..items.len()).collect()],
+        }
+    }
+
+    /// The next one, if nothing of what is there lies behind it; false: it must wait.
+    fn join(&mut self, waiting: &'a Waiting) -> bool {
+        let mut named = BTreeSet::new();
+        let fits = waiting.items.iter().all(|item| {
+            let before = self.at.get(&item.at).map(|place| self.items[*place]);
+            let goes_on = before.is_none_or(|before| {
+                before.generation == item.generation && before.offset <= item.offset
+            });
+            named.insert(item.at) && goes_on
+        });
+        let fresh = named.iter().filter(|at| !self.at.contains_key(at)).count();
+        if !fits || self.items.len() + fresh > limits::COMMIT_OFFSETS_MAX {
+            return false;
+        }
+        let mut places = Vec::with_capacity(waiting.items.len());
+        for item in &waiting.items {
+            let place = *self.at.entry(item.at).or_insert(self.items.len());
+            match self.items.get_mut(place) {
+                Some(before) => *before = item,
+                None => self.items.push(item),
+            }
+            places.push(place);
+        }
+        self.places.push(places);
+        true
+    }
+}
+
 impl Core {
     /// Partitions with something on its way to be stored.
     pub(super) fn storing(&self) -> BTreeSet<TopicPartition> {
@@ -56,8 +105,10 @@ impl Core {
         storing
     }
 
-    /// The client's next commit, if nothing holds it back.
-    pub(super) fn take_commit(&mut self) -> Option<(Request, Asked)> {
+    /// The client's next commits, if nothing holds them back: all that say one after the
+    /// other how far the member is go in one request, so that a member that commits often
+    /// is not behind with it by an append each.
+    pub(super) fn take_commits(&mut self) -> Option<(Request, Asked)> {
         loop {
             let front = self.commits.front()?;
             match self.fate(front) {
@@ -70,16 +121,26 @@ impl Core {
                 }
             }
         }
-        let items = &self.commits.front()?.items;
         let part = |item: &Item| self.parts.get(&item.at);
-        let seek = items.iter().any(|item| {
+        let first = &self.commits.front()?.items;
+        let seek = first.iter().any(|item| {
             part(item).is_some_and(|part| part.sought && part.generation == item.generation)
         });
-        let offsets = items
+        let mut together = Together::of(first);
+        for waiting in self.commits.iter().skip(1) {
+            let sought = |item: &Item| part(item).is_some_and(|part| part.sought);
+            let plain = !seek && !waiting.items.iter().any(sought);
+            if !plain || !matches!(self.fate(waiting), Fate::Ready) || !together.join(waiting) {
+                break;
+            }
+        }
+        let offsets = together
+            .items
             .iter()
             .map(|item| commit_offset(item.at, item.offset, part(item), item.metadata.clone()));
         let offsets = offsets.collect();
-        Some((Request::Commit { seek, offsets }, Asked::Commit))
+        let asked = Asked::Commits(together.places);
+        Some((Request::Commit { seek, offsets }, asked))
     }
 
     fn fate(&self, waiting: &Waiting) -> Fate {
@@ -139,17 +200,25 @@ impl Core {
         (wanted && self.now < self.acks_after_ms).then_some(self.acks_after_ms)
     }
 
-    pub(super) fn on_committed(&mut self, result: Result<Answer, Refusal>) {
-        let Some(waiting) = self.commits.pop_front() else {
-            return;
-        };
-        let results = match results(result, waiting.items.len()) {
-            Ok(results) => results,
-            Err(refusal) => return self.tell_committed(waiting.id, Vec::new(), Some(&refusal)),
-        };
+    pub(super) fn on_committed(&mut self, places: &[Vec<usize>], result: Result<Answer, Refusal>) {
+        let asked = places.iter().flatten().max().map_or(0, |last| last + 1);
+        let results = results(result, asked).map(Vec::from);
+        for places in places {
+            let Some(waiting) = self.commits.pop_front() else {
+                return;
+            };
+            match &results {
+                Ok(results) => self.on_stored(&waiting, places, results),
+                Err(refusal) => self.tell_committed(waiting.id, Vec::new(), Some(refusal)),
+            }
+        }
+    }
+
+    /// One commit of the client, by the results at these places.
+    fn on_stored(&mut self, waiting: &Waiting, places: &[usize], results: &[CommitResult]) {
         let (mut stored, mut refused) = (Vec::new(), None);
-        for (item, result) in waiting.items.iter().zip(results) {
-            if let Some(error) = result.error {
+        for (item, place) in waiting.items.iter().zip(places) {
+            if let Some(error) = results.get(*place).and_then(|it| it.error.clone()) {
                 refused.get_or_insert_with(|| Refusal::from_detail(error));
                 continue;
             }

@@ -171,8 +171,8 @@ enum Asked {
     Other(Request),
     /// Of acknowledgements.
     Acks(Vec<Stored>),
-    /// The first of `commits`.
-    Commit,
+    /// So many of the first of `commits`: for each the places of its offsets in the request.
+    Commits(Vec<Vec<usize>>),
 }
 
 /// A member.
@@ -382,7 +382,7 @@ impl Core {
         }
         let leaves = self.queue.front() == Some(&Request::Leave);
         let mut next = if leaves { None } else { self.take_queued() };
-        next = next.or_else(|| self.take_commit()).or_else(|| {
+        next = next.or_else(|| self.take_commits()).or_else(|| {
             let acks = self.take_acks();
             acks.map(|(request, acks)| (request, Asked::Acks(acks)))
         });
@@ -416,7 +416,7 @@ impl Core {
             return self.end(Some(refusal.clone()), "the group has no such member now");
         }
         match (asked, result) {
-            (Asked::Commit, result) => self.on_committed(result),
+            (Asked::Commits(places), result) => self.on_committed(&places, result),
             (Asked::Acks(acks), result) => self.on_acks_stored(&acks, result),
             (Asked::Other(Request::Leave), _) => self.end(None, "the member left"),
             (Asked::Other(Request::Rejoin(topics)), result) => {

@@ -1,5 +1,6 @@
 //! A member under random histories against an oracle, and single rules.
 
+mod commits;
 mod failures;
 mod moves;
 #[cfg(feature = "planted-faults")]
