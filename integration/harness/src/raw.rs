@@ -3,7 +3,7 @@
 
 mod topics;
 
-pub use topics::{bounds, create_replicated, create_topic, describe, in_sync};
+pub use topics::{bounds, create_replicated, create_topic, describe, describe_topic, in_sync};
 
 use bytes::Bytes;
 use std::{collections::VecDeque, time::Duration};
