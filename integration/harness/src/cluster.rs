@@ -128,28 +128,60 @@ impl Cluster {
         parts.join("-")
     }
 
+    /// Waits until all replicas of every partition are in sync; how many each has.
+    pub async fn whole(&self) -> usize {
+        let what = format!("all replicas of {} in sync", self.topic);
+        eventually(&what, BACK, || async {
+            let partitions = self.describe().await?;
+            let whole =
+                |p: &PartitionDescription| p.leader > 0 && p.in_sync.len() == p.replicas.len();
+            let replicas = partitions.first().map_or(0, |p| p.replicas.len());
+            match replicas > 0 && partitions.iter().all(whole) {
+                true => Ok(replicas),
+                false => Err(format!("{partitions:?}")),
+            }
+        })
+        .await
+    }
+
     /// Waits until all are in sync, stops the storage nodes and compares the
     /// digests of all replicas below the watermarks.
     pub async fn replicas_agree(&self, stack: &mut Stack, replicas: usize) {
         self.all_in_sync(replicas).await;
-        let (id, ends) = (self.topic_id().await, self.watermarks().await);
-        tokio::task::block_in_place(|| {
-            for storage in &mut stack.storages {
-                storage.stop(Duration::from_secs(20));
-            }
+        replicas_agree(stack, &[self]).await;
+    }
+}
+
+/// The same for all replicas of several topics.
+pub async fn replicas_agree(stack: &mut Stack, topics: &[&Cluster]) {
+    let mut ends = Vec::new();
+    for cluster in topics {
+        let replicas = cluster.whole().await;
+        ends.push((
+            cluster.topic_id().await,
+            replicas,
+            cluster.watermarks().await,
+        ));
+    }
+    tokio::task::block_in_place(|| {
+        for storage in &mut stack.storages {
+            storage.stop(Duration::from_secs(20));
+        }
+        for (id, replicas, ends) in ends {
             for (partition, end) in ends.iter().enumerate() {
+                let name = format!("{id}-{partition}");
                 let folders = (0..stack.storages.len())
-                    .map(|i| stack.storage_data(i).join(format!("{id}-{partition}")))
+                    .map(|i| stack.storage_data(i).join(&name))
                     .filter(|folder| folder.exists());
                 let digests: Vec<_> = folders.map(|folder| digest(&folder, *end)).collect();
-                assert_eq!(digests.len(), replicas, "replicas of partition {partition}");
+                assert_eq!(digests.len(), replicas, "replicas of {name}");
                 assert!(
                     digests.iter().all(|digest| *digest == digests[0]),
-                    "partition {partition} below {end}: {digests:?}"
+                    "{name} below {end}: {digests:?}"
                 );
             }
-        });
-    }
+        }
+    });
 }
 
 /// The digest of a replica's records below `to`, from its files.

@@ -15,8 +15,23 @@ pub struct Answer {
     pub body: Bytes,
 }
 
-/// One request; `body` is sent as it is, with `content-type: application/json`.
+/// One request that must be answered; `body` is sent as it is, with
+/// `content-type: application/json`.
 pub async fn call(method: &str, url: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    let answer = try_call(method, url, headers, body).await;
+    answer.unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// The same of a server that may be away.
+///
+/// # Errors
+/// Why there was no answer.
+pub async fn try_call(
+    method: &str,
+    url: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Result<Answer, String> {
     let client = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let mut request = Request::builder().method(method).uri(url);
     if !body.is_empty() {
@@ -28,19 +43,17 @@ pub async fn call(method: &str, url: &str, headers: &[(&str, &str)], body: &str)
     let request = request
         .body(Full::from(body.to_owned()))
         .expect("a request");
-    let response = client
-        .request(request)
-        .await
-        .unwrap_or_else(|e| panic!("{method} {url}: {e}"));
+    let failed = |e: &dyn std::fmt::Display| format!("{method} {url}: {e}");
+    let response = client.request(request).await.map_err(|e| failed(&e))?;
     let (parts, body) = response.into_parts();
-    let body = body.collect().await.expect("a body").to_bytes();
+    let body = body.collect().await.map_err(|e| failed(&e))?.to_bytes();
     let json = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    Answer {
+    Ok(Answer {
         status: parts.status.as_u16(),
         headers: parts.headers,
         json,
         body,
-    }
+    })
 }
 
 /// The sum of a metric's series on one process's page; 0 where it has none.

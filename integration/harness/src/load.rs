@@ -1,7 +1,7 @@
 //! Writers and readers under a nemesis, and the checker after them.
 
 use crate::{
-    Writer, WriterPlan, Written, eventually,
+    ThinWriter, ThinWritten, Watched, Writer, WriterPlan, Written, eventually,
     history::Recorder,
     poller::{Ends, Poller},
     raw,
@@ -16,6 +16,9 @@ use std::{
 use talweg_proto::v1::Acks;
 use tokio::{sync::watch, task::JoinHandle};
 
+/// After the end of writing everything sent has its answer within this.
+const ANSWERED: Duration = Duration::from_secs(60);
+
 /// What a load came to.
 #[derive(Clone, Copy, Debug)]
 pub struct Finished {
@@ -25,6 +28,8 @@ pub struct Finished {
     pub reconnects: usize,
     /// Between two acknowledgements of one writer.
     pub longest_gap: Duration,
+    /// What became of the records of thin writers, if there were any.
+    pub thin: ThinWritten,
 }
 
 /// Writers at work, one a partition, and perhaps readers.
@@ -35,6 +40,7 @@ pub struct Load {
     stop: Arc<AtomicBool>,
     progress: Arc<AtomicU64>,
     writers: Vec<JoinHandle<Written>>,
+    thin: Vec<JoinHandle<ThinWritten>>,
     ends: watch::Sender<Option<Ends>>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -74,7 +80,7 @@ impl Load {
             .await;
             let (stop, progress) = (Arc::clone(&stop), Arc::clone(&progress));
             writers.push(tokio::spawn(async move {
-                writer.run(&stop, &progress, Duration::from_secs(60)).await
+                writer.run(&stop, &progress, ANSWERED).await
             }));
         }
         Self {
@@ -84,6 +90,7 @@ impl Load {
             stop,
             progress,
             writers,
+            thin: Vec::new(),
             ends: watch::Sender::new(None),
             readers: Vec::new(),
         }
@@ -102,6 +109,28 @@ impl Load {
         };
         self.readers.push(tokio::spawn(poller.run()));
         self
+    }
+
+    /// With one more writer on each partition, through the gateway at `url`, that
+    /// sends records and numbers nothing itself.
+    #[must_use]
+    pub fn written_thinly_by(mut self, url: &str) -> Self {
+        for partition in 0..self.partitions {
+            let writer = ThinWriter::new(url, &self.topic, partition, self.recorder.clone());
+            let stop = Arc::clone(&self.stop);
+            let written = async move { writer.run(&stop, ANSWERED).await };
+            self.thin.push(tokio::spawn(written));
+        }
+        self
+    }
+
+    /// For a [`crate::Guard`].
+    pub fn watched(&self) -> Watched {
+        Watched {
+            topic: self.topic.clone(),
+            partitions: self.partitions,
+            recorder: self.recorder.clone(),
+        }
     }
 
     /// Where all calls are written down; others may write theirs beside them.
@@ -183,6 +212,7 @@ impl Load {
             acknowledged: 0,
             reconnects: 0,
             longest_gap: Duration::ZERO,
+            thin: ThinWritten::default(),
         };
         for writer in self.writers.drain(..) {
             let written = writer.await.expect("the writer ended well");
@@ -190,6 +220,12 @@ impl Load {
             finished.reconnects += written.reconnects;
             finished.longest_gap = finished.longest_gap.max(written.longest_gap);
         }
+        let thin = self.thin.len();
+        for writer in self.thin.drain(..) {
+            finished.thin += writer.await.expect("the thin writer ended well");
+        }
+        let nothing = thin > 0 && finished.thin.acknowledged == 0;
+        assert!(!nothing, "no record of a thin writer was acknowledged");
         finished
     }
 }

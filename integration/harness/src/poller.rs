@@ -61,6 +61,7 @@ impl Poller {
     /// Reads until it has reached the ends. Gives up a minute after they are
     /// known; the checker then says what was not seen.
     pub async fn run(self) {
+        self.recorder.reader(self.client());
         let mut positions: Positions = (0..self.partitions)
             .map(|partition| (partition, Position::default()))
             .collect();
@@ -75,6 +76,10 @@ impl Poller {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
+    }
+
+    fn client(&self) -> u32 {
+        FIRST_READER + self.number
     }
 
     fn is_done(&self, positions: &Positions) -> bool {
@@ -187,7 +192,7 @@ impl Poller {
         positions: &mut Positions,
     ) {
         let at = positions.entry(position.partition).or_default();
-        let (client, partition) = (FIRST_READER + self.number, position.partition);
+        let (client, partition) = (self.client(), position.partition);
         let now = self.recorder.now();
         let seek = std::mem::take(&mut at.seeks).then_some(at.next);
         at.next = position.next_offset;

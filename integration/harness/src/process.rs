@@ -79,6 +79,11 @@ impl Process {
         }
     }
 
+    /// What it is told at its start.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.args.iter().map(String::as_str)
+    }
+
     /// Lives there from the next start on.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {

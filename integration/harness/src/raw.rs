@@ -5,7 +5,9 @@ mod offsets;
 mod topics;
 
 pub use offsets::{commit, commit_by, stored};
-pub use topics::{bounds, create_replicated, create_topic, describe, drain, in_sync, leader};
+pub use topics::{
+    bounds, create_replicated, create_topic, describe, describe_topic, drain, in_sync, leader,
+};
 
 use bytes::Bytes;
 use std::{collections::VecDeque, time::Duration};

@@ -2,16 +2,18 @@
 //! and at each replica, and writes down what it is told.
 
 use crate::{
-    Process, Stack,
+    Process, Stack, eventually,
     history::{Bounds, Recorder},
     raw,
 };
+use bytes::Bytes;
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 use talweg_proto::{
     storage::v1::{DescribeReplicasRequest, replica_service_client::ReplicaServiceClient},
@@ -27,48 +29,119 @@ const EVERY: Duration = Duration::from_millis(50);
 /// An answer that takes longer is not waited for.
 const ANSWER: Duration = Duration::from_secs(1);
 
+/// One who looks.
+struct Observer {
+    name: String,
+    /// Rounds in which it was told something.
+    rounds: Arc<AtomicU32>,
+    task: JoinHandle<()>,
+}
+
 /// Watches until it is told to stop.
 pub struct Watcher {
     stop: Arc<AtomicBool>,
-    looks: Arc<AtomicU32>,
-    tasks: Vec<JoinHandle<()>>,
+    began: Instant,
+    observers: Vec<Observer>,
+}
+
+/// How often each one who looked was told something, and over what time.
+#[derive(Clone, Debug)]
+pub struct Looks {
+    pub rounds: BTreeMap<String, u32>,
+    pub over: Duration,
+}
+
+/// A watch that was short, or that began with everybody away, may go on for so long.
+const ENOUGH: Duration = Duration::from_secs(30);
+/// Who is told less has not watched.
+const ROUNDS_MIN: u32 = 20;
+
+impl Looks {
+    /// One whose calls all failed has seen no step back, and says nothing.
+    ///
+    /// # Errors
+    /// Who was told too little.
+    pub fn are_enough(&self) -> Result<(), String> {
+        let seconds = u32::try_from(self.over.as_secs()).unwrap_or(u32::MAX);
+        let least = ROUNDS_MIN.max(seconds / 2);
+        match self.rounds.iter().find(|(_, rounds)| **rounds < least) {
+            None => Ok(()),
+            Some((name, _)) => Err(format!("fewer than {least} looks at {name}: {self:?}")),
+        }
+    }
 }
 
 impl Watcher {
     /// One task for gateway 0, one for each storage node.
-    pub fn start(stack: &Stack, topic: &str, partitions: u32, recorder: &Recorder) -> Self {
-        let (stop, looks) = (Arc::new(AtomicBool::new(false)), Arc::default());
+    pub async fn start(stack: &Stack, topic: &str, partitions: u32, recorder: &Recorder) -> Self {
+        let gateway = stack.gateway(0);
+        let topic_id = topic_id(&gateway, topic).await;
+        let stop = Arc::new(AtomicBool::new(false));
         let look = |url: String| Look {
             url,
             recorder: recorder.clone(),
             stop: Arc::clone(&stop),
-            looks: Arc::clone(&looks),
+            rounds: Arc::default(),
         };
-        let at_gateway = look(stack.gateway(0)).gateway(topic.to_owned(), partitions);
-        let mut tasks = vec![tokio::spawn(at_gateway)];
+        let observer = |name: &str, look: &Look| (name.to_owned(), Arc::clone(&look.rounds));
+        let at_gateway = look(gateway);
+        let (name, rounds) = observer("gateway", &at_gateway);
+        let task = tokio::spawn(at_gateway.gateway(topic.to_owned(), partitions));
+        let mut observers = vec![Observer { name, rounds, task }];
         for (i, storage) in stack.storages.iter().enumerate() {
-            let at_storage =
-                look(stack.storage(i)).storage(storage.name().into(), storage.starts());
-            tasks.push(tokio::spawn(at_storage));
+            let at_storage = look(stack.storage(i));
+            let (name, rounds) = observer(storage.name(), &at_storage);
+            let looks = at_storage.storage(name.clone(), topic_id.clone(), storage.starts());
+            let task = tokio::spawn(looks);
+            observers.push(Observer { name, rounds, task });
         }
-        Self { stop, looks, tasks }
+        Self {
+            stop,
+            began: Instant::now(),
+            observers,
+        }
     }
 
-    /// Ends it; how many bounds it was told.
-    pub async fn stop(self) -> u32 {
-        self.stop.store(true, Ordering::Relaxed);
-        for task in self.tasks {
-            task.await.expect("the watcher ended well");
+    /// So far.
+    fn looks(&self) -> Looks {
+        let count = |observer: &Observer| {
+            let rounds = observer.rounds.load(Ordering::Relaxed);
+            (observer.name.clone(), rounds)
+        };
+        Looks {
+            rounds: self.observers.iter().map(count).collect(),
+            over: self.began.elapsed(),
         }
-        self.looks.load(Ordering::Relaxed)
     }
+
+    /// Ends it once everybody was told enough; how often that was.
+    pub async fn stop(self) -> Looks {
+        let looks = eventually("enough looks at everybody", ENOUGH, || async {
+            let looks = self.looks();
+            looks.are_enough().map(|()| looks)
+        })
+        .await;
+        self.stop.store(true, Ordering::Relaxed);
+        for observer in self.observers {
+            observer.task.await.expect("the watcher ended well");
+        }
+        looks
+    }
+}
+
+async fn topic_id(gateway: &str, topic: &str) -> Bytes {
+    let channel = raw::connect(gateway).await;
+    let described = eventually("the topic's id", ANSWER * 20, || async {
+        raw::describe_topic(&channel, topic).await
+    });
+    described.await.topic.expect("a topic").topic_id
 }
 
 struct Look {
     url: String,
     recorder: Recorder,
     stop: Arc<AtomicBool>,
-    looks: Arc<AtomicU32>,
+    rounds: Arc<AtomicU32>,
 }
 
 impl Look {
@@ -87,49 +160,54 @@ impl Look {
         let channel = self.channel();
         let mut ticks = ticks();
         while self.next(&mut ticks).await {
+            let mut told = Vec::new();
             for partition in 0..partitions {
                 let bounds = timeout(ANSWER, raw::bounds(&channel, &topic, partition));
                 // No leader at the moment, or no answer: nothing is said about bounds.
                 if let Ok(Ok(bounds)) = bounds.await {
-                    self.note("gateway", partition, &bounds);
+                    told.push((partition, bounds));
                 }
             }
+            self.note("gateway", told);
         }
     }
 
     /// Each life of a node is an observer of its own: a watermark is stored now
     /// and then, so the next life may begin with an older one.
-    async fn storage(self, name: String, starts: Arc<AtomicU32>) {
+    async fn storage(self, name: String, topic_id: Bytes, starts: Arc<AtomicU32>) {
         let mut replicas = ReplicaServiceClient::new(self.channel());
         let mut ticks = ticks();
         while self.next(&mut ticks).await {
             let life = starts.load(Ordering::Relaxed);
-            let asked = replicas.describe_replicas(DescribeReplicasRequest::default());
+            let asked = replicas.describe_replicas(DescribeReplicasRequest {
+                topic_ids: vec![topic_id.clone()],
+            });
             let Ok(Ok(told)) = timeout(ANSWER, asked).await else {
                 continue;
             };
             if starts.load(Ordering::Relaxed) != life {
                 continue;
             }
-            let observer = format!("{name}, life {life}");
-            for replica in told.into_inner().replicas {
-                if let Some(bounds) = replica.bounds {
-                    self.note(&observer, replica.partition, &bounds);
-                }
-            }
+            let told = told.into_inner().replicas.into_iter();
+            let told = told.filter_map(|replica| Some((replica.partition, replica.bounds?)));
+            self.note(&format!("{name}, life {life}"), told.collect());
         }
     }
 
-    fn note(&self, observer: &str, partition: u32, bounds: &PartitionBounds) {
-        self.looks.fetch_add(1, Ordering::Relaxed);
-        self.recorder.bounds(Bounds {
-            observer: observer.into(),
-            partition,
-            log_start: bounds.log_start_offset,
-            last_stable: bounds.last_stable_offset,
-            high_watermark: bounds.high_watermark,
-            at: self.recorder.now(),
-        });
+    /// One round.
+    fn note(&self, observer: &str, told: Vec<(u32, PartitionBounds)>) {
+        self.rounds
+            .fetch_add(u32::from(!told.is_empty()), Ordering::Relaxed);
+        for (partition, bounds) in told {
+            self.recorder.bounds(Bounds {
+                observer: observer.into(),
+                partition,
+                log_start: bounds.log_start_offset,
+                last_stable: bounds.last_stable_offset,
+                high_watermark: bounds.high_watermark,
+                at: self.recorder.now(),
+            });
+        }
     }
 }
 
@@ -143,5 +221,27 @@ impl Process {
     /// How often it was started; counts on while it is watched.
     pub(crate) fn starts(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.starts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(rounds: u32, seconds: u64) -> Looks {
+        Looks {
+            rounds: BTreeMap::from([("gateway".into(), 500), ("storage-0".into(), rounds)]),
+            over: Duration::from_secs(seconds),
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_was_told_next_to_nothing_has_not_watched() {
+        for seen in [looks(ROUNDS_MIN, 10), looks(50, 100)] {
+            seen.are_enough().expect("enough");
+        }
+        for blind in [looks(0, 10), looks(ROUNDS_MIN - 1, 1), looks(49, 100)] {
+            blind.are_enough().expect_err("too few");
+        }
     }
 }

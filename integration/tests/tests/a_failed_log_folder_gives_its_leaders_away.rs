@@ -7,7 +7,7 @@ mod operator;
 use operator::{PATIENCE, all_in_sync, ids, list, node, talweg, until};
 use serde_json::Value;
 use std::{fs, time::Duration};
-use talweg_harness::{Load, Stack};
+use talweg_harness::{Guard, Load, Stack};
 use talweg_proto::v1::Acks;
 
 const PARTITIONS: u32 = 3;
@@ -26,6 +26,7 @@ async fn a_failed_folder_leads_nothing() {
     let place = victim as usize - 1;
     let load = Load::start(vec![stack.gateway(0)], "t", PARTITIONS, Acks::All).await;
     load.advance(0, 300, PATIENCE).await;
+    let guard = Guard::begin(&mut stack, [load.watched()]).await;
 
     // What is open stays open; the next segment cannot be made.
     let topic_id = before["topic_id"].as_str().expect("an id");
@@ -57,10 +58,12 @@ async fn a_failed_folder_leads_nothing() {
     fs::rename(&aside, &folder).expect("renamed back");
     tokio::task::block_in_place(|| stack.storages[place].start(Duration::from_secs(30)));
     all_in_sync(&stack, "t", 3).await;
+    let settled = guard.end(&mut stack).await;
     let finished = load.finish_with_gap(&stack.gateway(0)).await;
     println!("{finished:?}");
     assert!(
         finished.longest_gap < Duration::from_secs(8),
         "{finished:?}"
     );
+    settled.replicas_agree(&mut stack).await;
 }

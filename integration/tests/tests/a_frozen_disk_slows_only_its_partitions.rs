@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 use talweg_harness::{
-    Stack, eventually,
+    Guard, Stack, Watched, eventually,
     raw::{self, RawProduce, connect, create_topic},
 };
 use talweg_proto::v1::{Acks, PartitionDescription};
@@ -112,7 +112,7 @@ async fn placed(channel: &Channel) -> Vec<Vec<(i32, Vec<u32>)>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stall_is_felt_where_the_disk_is_and_no_longer_than_it_lasts() {
-    let stack = Stack::builder()
+    let mut stack = Stack::builder()
         .storages(NODES)
         .on_disks(DISK_BYTES)
         .start();
@@ -123,6 +123,8 @@ async fn a_stall_is_felt_where_the_disk_is_and_no_longer_than_it_lasts() {
     let before = placed(&channel).await;
     let probers = Probers::start(&stack.gateway(0)).await;
     probers.all_after(Instant::now()).await;
+    let watched = TOPICS.map(|topic| Watched::alone(topic, PARTITIONS));
+    let guard = Guard::begin(&mut stack, watched).await;
     let mut felt = 0;
     for (id, disk) in (1..).zip((0..NODES).map(|i| stack.disk(i))) {
         let begun = Instant::now();
@@ -150,5 +152,7 @@ async fn a_stall_is_felt_where_the_disk_is_and_no_longer_than_it_lasts() {
         }
     }
     assert!(felt > 0, "no partition felt any stall: nothing was frozen");
+    let settled = guard.end(&mut stack).await;
     probers.stop().await;
+    settled.replicas_agree(&mut stack).await;
 }

@@ -5,7 +5,7 @@
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::time::Duration;
 use talweg_harness::{
-    Cluster, Load, Stack,
+    Cluster, Finished, Guard, Load, Stack,
     nemesis::SESSION,
     raw::{connect, create_topic},
     seed,
@@ -26,10 +26,27 @@ async fn replicated(stack: &Stack) -> Cluster {
     cluster
 }
 
-async fn load_of(stack: &Stack) -> Load {
+/// Writers that number their batches, writers that leave that to the gateway, and
+/// a reader; and what they are held to.
+async fn load_of(stack: &mut Stack) -> (Load, Guard) {
     let url = stack.gateway(0);
     let load = Load::start(vec![url.clone()], "t", PARTITIONS, Acks::All).await;
-    load.read_by(&url)
+    let load = load.read_by(&url).written_thinly_by(&url);
+    load.advance(0, 60, PROGRESS).await;
+    let guard = Guard::begin(stack, [load.watched()]).await;
+    (load, guard)
+}
+
+/// The judgement on a load whose gateway never went away: a gateway follows leaders
+/// without a word to those who leave the numbering to it.
+async fn judged(stack: &mut Stack, load: Load, guard: Guard) -> Finished {
+    let settled = guard.end(stack).await;
+    let finished = load.finish_with_gap(&stack.gateway(0)).await;
+    println!("{finished:?}");
+    let thin = finished.thin;
+    assert_eq!((thin.failed, thin.unknown, thin.broken), (0, 0, 0));
+    settled.replicas_agree(stack).await;
+    finished
 }
 
 /// How a leader is taken away.
@@ -98,7 +115,7 @@ async fn leaders_killed_under_load_lose_nothing_and_replicas_agree() {
     let mut random = SmallRng::seed_from_u64(seed());
     let mut stack = Stack::builder().storages(3).start();
     let cluster = replicated(&stack).await;
-    let load = load_of(&stack).await;
+    let (load, guard) = load_of(&mut stack).await;
     let longest_down = Duration::from_millis(500);
     let plan = (6, Blow::Kill { longest_down });
     let times = strike_leaders(&mut stack, &cluster, &load, plan, &mut random).await;
@@ -115,8 +132,7 @@ async fn leaders_killed_under_load_lose_nothing_and_replicas_agree() {
         stack.storages[stopped].start(START);
     });
     cluster.all_in_sync(3).await;
-    println!("{:?}", load.finish_with_gap(&stack.gateway(0)).await);
-    cluster.replicas_agree(&mut stack, 3).await;
+    judged(&mut stack, load, guard).await;
 }
 
 /// The controllers stand on a real etcd; the active one is killed and a leader
@@ -131,7 +147,7 @@ async fn controllers_and_etcd_may_go_and_the_next_controller_goes_on() {
         .set("controller", "election_ttl_ms=10000")
         .start();
     let cluster = replicated(&stack).await;
-    let load = load_of(&stack).await;
+    let (load, guard) = load_of(&mut stack).await;
     load.advance(load.acknowledged(), 60, PROGRESS).await;
     let leader = cluster.leader(0).await;
     stack.controller.kill9();
@@ -140,6 +156,7 @@ async fn controllers_and_etcd_may_go_and_the_next_controller_goes_on() {
     tokio::task::block_in_place(|| stack.storages[leader].start(START));
     cluster.all_in_sync(3).await;
     load.advance(load.acknowledged(), 300, PROGRESS).await;
+    tokio::task::block_in_place(|| stack.restart_controller(0));
     let etcd = stack.etcd.as_mut().expect("etcd");
     etcd.pause();
     load.advance(load.acknowledged(), 300, PROGRESS).await;
@@ -150,8 +167,7 @@ async fn controllers_and_etcd_may_go_and_the_next_controller_goes_on() {
     load.advance(load.acknowledged(), 60, PROGRESS).await;
     tokio::task::block_in_place(|| stack.storages[victim].start(START));
     cluster.all_in_sync(3).await;
-    let finished = load.finish_with_gap(&stack.gateway(0)).await;
-    println!("{finished:?}");
+    let finished = judged(&mut stack, load, guard).await;
     // The lease of the dead controller alone would take ten seconds.
     assert!(
         finished.longest_gap < Duration::from_secs(5),
@@ -174,7 +190,7 @@ async fn a_hundred_killed_leaders_are_replaced_within_a_second() {
     let mut random = SmallRng::seed_from_u64(seed());
     let mut stack = full_size();
     let cluster = replicated(&stack).await;
-    let load = load_of(&stack).await;
+    let (load, guard) = load_of(&mut stack).await;
     let longest_down = SESSION * 2;
     let plan = (100, Blow::Kill { longest_down });
     let times = strike_leaders(&mut stack, &cluster, &load, plan, &mut random).await;
@@ -183,8 +199,7 @@ async fn a_hundred_killed_leaders_are_replaced_within_a_second() {
     let (median, _, slowest) = percentiles("kill to the next acknowledgement", times);
     println!("{within} of 100 within 1 s");
     cluster.all_in_sync(3).await;
-    println!("{:?}", load.finish_with_gap(&stack.gateway(0)).await);
-    cluster.replicas_agree(&mut stack, 3).await;
+    judged(&mut stack, load, guard).await;
     assert!(median <= Duration::from_millis(300), "{median:?}");
     assert!(within >= 95, "{within}");
     assert!(slowest <= Duration::from_secs(5), "{slowest:?}");
@@ -197,13 +212,12 @@ async fn thirty_stopped_leaders_are_replaced_within_a_session() {
     let mut random = SmallRng::seed_from_u64(seed());
     let mut stack = full_size();
     let cluster = replicated(&stack).await;
-    let load = load_of(&stack).await;
+    let (load, guard) = load_of(&mut stack).await;
     let plan = (30, Blow::Stop(Duration::from_secs(10)));
     let times = strike_leaders(&mut stack, &cluster, &load, plan, &mut random).await;
     let (_, _, slowest) = percentiles("SIGSTOP to the next acknowledgement", times);
     cluster.all_in_sync(3).await;
-    println!("{:?}", load.finish_with_gap(&stack.gateway(0)).await);
-    cluster.replicas_agree(&mut stack, 3).await;
+    judged(&mut stack, load, guard).await;
     // The session's end, the election, and a round of writing it down and telling it.
     assert!(slowest <= SESSION + Duration::from_secs(1), "{slowest:?}");
 }
@@ -216,7 +230,7 @@ async fn a_killed_controller_is_not_noticed_by_writers() {
     const WINDOW: Duration = Duration::from_secs(5);
     let mut stack = full_size();
     let cluster = replicated(&stack).await;
-    let load = load_of(&stack).await;
+    let (load, guard) = load_of(&mut stack).await;
     load.advance(load.acknowledged(), 300, PROGRESS).await;
     let recorder = load.recorder();
     let (mut control, mut killed) = (Duration::ZERO, Duration::ZERO);
@@ -237,8 +251,8 @@ async fn a_killed_controller_is_not_noticed_by_writers() {
         }
         tokio::task::block_in_place(|| stack.restart_controller(active));
     }
-    let finished = load.finish_with_gap(&stack.gateway(0)).await;
-    println!("longest silence: control {control:?}, with kills {killed:?}; {finished:?}");
+    println!("longest silence: control {control:?}, with kills {killed:?}");
+    let finished = judged(&mut stack, load, guard).await;
     assert_eq!(finished.reconnects, PARTITIONS as usize, "no stream broke");
     let allowed = control * 2 + Duration::from_millis(50);
     assert!(killed <= allowed, "{killed:?}, control {control:?}");

@@ -10,7 +10,7 @@ use std::sync::{
 };
 use std::time::{Duration, Instant};
 use talweg_harness::{
-    BACK, Cluster, Level, Load, OneShot, Stack, Watcher,
+    BACK, Cluster, Guard, Load, OneShot, Stack,
     nemesis::{Fault, Peers, Strike, Way},
     raw::{connect, create_topic},
     seed,
@@ -57,7 +57,7 @@ async fn under_nemesis(mut next: impl FnMut() -> Option<Strike>) {
     let cluster = Cluster::connect(&url, "t").await;
     cluster.all_in_sync(3).await;
     let load = Load::start(vec![url.clone()], "t", PARTITIONS, Acks::All).await;
-    let load = load.read_by(&url);
+    let load = load.read_by(&url).written_thinly_by(&url);
     let stop = Arc::new(AtomicBool::new(false));
     let once = OneShot {
         url: url.clone(),
@@ -69,27 +69,25 @@ async fn under_nemesis(mut next: impl FnMut() -> Option<Strike>) {
     };
     let stopped = Arc::clone(&stop);
     let once = tokio::spawn(async move { once.run(&stopped).await });
-    let watcher = Watcher::start(&stack, "t", PARTITIONS, &load.recorder());
     load.advance(load.acknowledged(), 300, BACK).await;
-    let before = Level::of(&mut stack);
+    let guard = Guard::begin(&mut stack, [load.watched()]).await;
     while let Some(strike) = next() {
         strike.run(&mut stack, &cluster).await;
         load.advance(load.acknowledged(), 1, BACK).await;
     }
     cluster.all_in_sync(3).await;
     load.advance(load.acknowledged(), 300, BACK).await;
-    before.is_back(&mut stack).await;
+    let settled = guard.end(&mut stack).await;
     stop.store(true, Ordering::Relaxed);
     let once = once.await.expect("the client ended well");
-    let looks = watcher.stop().await;
     let finished = load.finish_with_gap(&url).await;
     let refused = once.iter().filter(|a| matches!(a.answer, Some(Err(_))));
     println!(
-        "{finished:?}; {} batches sent once, {} refused; {looks} looks at bounds",
+        "{finished:?}; {} batches sent once, {} refused",
         once.len(),
         refused.count()
     );
-    cluster.replicas_agree(&mut stack, 3).await;
+    settled.replicas_agree(&mut stack).await;
     let alarms = stack.alarms();
     assert!(alarms.is_empty(), "{alarms:#?}");
 }

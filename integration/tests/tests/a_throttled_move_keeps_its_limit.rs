@@ -8,7 +8,7 @@ use operator::{PATIENCE, all_in_sync, ids, list, talweg, try_talweg, until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 use talweg_harness::{
-    Load, Stack, eventually,
+    Guard, Load, Stack, eventually,
     raw::{self, RawProduce, connect},
 };
 use talweg_proto::v1::{
@@ -75,6 +75,7 @@ async fn the_limit_holds_and_writers_notice_nothing() {
     fill(&channel).await;
     let load = Load::start(vec![stack.gateway(0)], "t", 1, Acks::All).await;
     load.advance(0, 100, PATIENCE).await;
+    let guard = Guard::begin(&mut stack, [load.watched()]).await;
 
     // The preferred leader stays: a follower is replaced.
     let to = format!("{},{},{new}", old[0], old[1]);
@@ -153,7 +154,10 @@ async fn the_limit_holds_and_writers_notice_nothing() {
         .delete_records(request)
         .await
         .expect("deleted");
+    tokio::task::block_in_place(|| stack.restart_controller(0));
+    let settled = guard.end(&mut stack).await;
     let (acknowledged, streams) = load.finish(&stack.gateway(0)).await;
     println!("{acknowledged} records");
     assert_eq!(streams, 1, "no stream broke");
+    settled.replicas_agree(&mut stack).await;
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 use talweg_harness::{
-    Load, Process, Stack, eventually,
+    Guard, Load, Process, Stack, eventually,
     raw::{self, RawFetch, connect, create_topic, detail},
 };
 use talweg_proto::v1::{
@@ -134,6 +134,7 @@ async fn story(stack: &mut Stack, etcd: bool) {
     let load = Load::start(vec![stack.gateway(0)], what, PARTITIONS, Acks::All).await;
     let reader = Reader::start(&channel, what).await;
     load.advance(0, 60, Duration::from_secs(20)).await;
+    let guard = Guard::begin(stack, [load.watched()]).await;
 
     of(stack, etcd).into_iter().for_each(Process::kill9);
     let gone = Instant::now();
@@ -154,6 +155,7 @@ async fn story(stack: &mut Stack, etcd: bool) {
     .await;
     load.advance(load.acknowledged(), 60, Duration::from_secs(20))
         .await;
+    let settled = guard.end(stack).await;
     let seen = load.acknowledged();
     let silence = reader.finish(seen).await;
     let finished = load.finish_with_gap(&stack.gateway(0)).await;
@@ -162,6 +164,12 @@ async fn story(stack: &mut Stack, etcd: bool) {
     assert_eq!(finished.reconnects, PARTITIONS as usize, "no error");
     assert!(finished.longest_gap < SLACK, "{finished:?}");
     assert!(silence < SLACK, "{silence:?}");
+    settled.replicas_agree(stack).await;
+    tokio::task::block_in_place(|| {
+        for storage in &mut stack.storages {
+            storage.start(Duration::from_secs(20));
+        }
+    });
     a_dead_leader_is_replaced(stack, &channel, what).await;
 }
 

@@ -9,7 +9,7 @@ use operator::{
 };
 use serde_json::Value;
 use std::time::Duration;
-use talweg_harness::{Load, Process, Stack};
+use talweg_harness::{Guard, Load, Process, Stack};
 use talweg_proto::v1::Acks;
 
 const PARTITIONS: u32 = 6;
@@ -54,6 +54,7 @@ async fn nobody_is_disturbed_by_nodes_that_come_and_go() {
     all_in_sync(&stack, "t", 3).await;
     let load = Load::start(vec![stack.gateway(0)], "t", PARTITIONS, Acks::All).await;
     load.advance(0, 500, PATIENCE).await;
+    let guard = Guard::begin(&mut stack, [load.watched()]).await;
 
     // Drained, it leads nothing and stays in sync; undrained, it leads again.
     talweg(&stack, "node drain 1");
@@ -120,9 +121,11 @@ async fn nobody_is_disturbed_by_nodes_that_come_and_go() {
     for partition in list(&described["partitions"]) {
         assert!(!ids(&partition["replicas"]).contains(&4), "{partition}");
     }
+    let settled = guard.end(&mut stack).await;
     let finished = load.finish_with_gap(&stack.gateway(1)).await;
     println!("{finished:?}");
     assert_eq!(finished.reconnects, PARTITIONS as usize, "no stream broke");
     assert_eq!(pids(&stack), processes);
     assert!(stack.storages.iter_mut().all(Process::is_running));
+    settled.replicas_agree(&mut stack).await;
 }

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 use talweg_harness::{
-    Load, Process, Stack, digest, eventually, free_port,
+    Guard, Load, Process, Stack, digest, eventually, free_port,
     raw::{self, RawProduce, connect, create_topic},
 };
 use talweg_proto::{
@@ -253,7 +253,7 @@ async fn flushed(channel: &Channel, topic: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_flushed_is_lost_and_what_may_be_is_named() {
-    let stack = Stack::builder().storages(0).start();
+    let mut stack = Stack::builder().storages(0).start();
     let mut nodes = Nodes::start(&stack);
     let channel = connect(&stack.gateway(0)).await;
     let topic = async |name, durability| {
@@ -266,6 +266,9 @@ async fn nothing_flushed_is_lost_and_what_may_be_is_named() {
     whole(&stack, &replicated).await;
     // Written through all rounds; the checker has the last word.
     let load = Load::start(vec![stack.gateway(0)], "synced", PARTITIONS, Acks::All).await;
+    load.advance(0, 30, BACK).await;
+    // Of the nodes, which are none of the stack's, the digests are compared below.
+    let guard = Guard::begin(&mut stack, [load.watched()]).await;
     let mut lost = 0;
     for (round, order) in ORDERS.into_iter().enumerate() {
         load.advance(load.acknowledged(), 30, BACK).await;
@@ -307,6 +310,7 @@ async fn nothing_flushed_is_lost_and_what_may_be_is_named() {
         ORDERS.len() * BURST * PARTITIONS as usize
     );
     load.advance(load.acknowledged(), 30, BACK).await;
+    drop(guard.end(&mut stack).await);
     load.finish(&stack.gateway(0)).await;
     let ends = [
         (&synced, known_bounds(&channel, "synced").await),

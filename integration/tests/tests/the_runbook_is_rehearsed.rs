@@ -309,17 +309,18 @@ async fn every_command_of_the_pages_is_run_on_a_cluster() {
         done: RefCell::new(done),
     };
     night.remember("partition elect pair:0 --unclean");
-    eventually("the best that lives leads", PATIENCE, || async {
+    let elected = eventually("the best that lives leads", PATIENCE, || async {
         try_talweg(&stack, "partition elect pair:0 --unclean")
     })
     .await;
+    assert_eq!(elected["recovered"]["unclean"], true, "{elected}");
     let pair = night
         .until("topic describe pair", |pair| {
             pair["partitions"][0]["leader"] == second
         })
         .await;
     assert_eq!(
-        pair["partitions"][0]["recovered"]["unclean"], true,
+        pair["partitions"][0]["recovered"], elected["recovered"],
         "{pair}"
     );
 

@@ -7,7 +7,7 @@ mod operator;
 use operator::{PATIENCE, all_in_sync, ids, list, talweg, until};
 use serde_json::Value;
 use std::time::Duration;
-use talweg_harness::{Load, Stack};
+use talweg_harness::{Guard, Load, Stack};
 use talweg_proto::v1::Acks;
 
 /// Places of the nodes of rack r0; their ids are one more.
@@ -50,6 +50,8 @@ async fn a_rack_dies_and_nothing_is_lost() {
     for load in &loads {
         load.advance(0, 300, PATIENCE).await;
     }
+    let watched = [loads[0].watched(), loads[1].watched()];
+    let guard = Guard::begin(&mut stack, watched).await;
     tokio::task::block_in_place(|| RACK.iter().for_each(|place| stack.storages[*place].kill9()));
     for topic in ["spread", "wide"] {
         until(&stack, &format!("topic describe {topic}"), led_elsewhere).await;
@@ -70,6 +72,7 @@ async fn a_rack_dies_and_nothing_is_lost() {
     });
     all_in_sync(&stack, "spread", 3).await;
     all_in_sync(&stack, "wide", 5).await;
+    let settled = guard.end(&mut stack).await;
     for load in loads {
         let finished = load.finish_with_gap(&stack.gateway(0)).await;
         println!("{finished:?}");
@@ -78,4 +81,5 @@ async fn a_rack_dies_and_nothing_is_lost() {
             "{finished:?}"
         );
     }
+    settled.replicas_agree(&mut stack).await;
 }

@@ -26,6 +26,8 @@ const MOVE_COLUMNS: &[&str] = &[
 ];
 /// A move is looked at so often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A gateway has heard of what a controller has done.
+const HEARD: Duration = Duration::from_secs(5);
 /// Looks in a row that may fail.
 const TROUBLE_MAX: u32 = 10;
 
@@ -99,6 +101,7 @@ async fn reassign(
     let begun = client.admin().reassign_partition(request).await?;
     if wait {
         follow(client, &begun.reassignment_id).await?;
+        arrived(client, &topic, partition, &to).await?;
     }
     let value = json!({
         "reassignment_id": text::id(&begun.reassignment_id),
@@ -113,23 +116,61 @@ async fn reassign(
     })
 }
 
+/// A move that is no longer under way was done, or cancelled, or another one has
+/// followed it: only the replicas tell.
+async fn arrived(client: &Client, topic: &str, index: u32, to: &[u32]) -> Result<(), Failure> {
+    let found = described(client, topic, index, |found| found.replicas == to).await?;
+    if found.replicas == to {
+        return Ok(());
+    }
+    let message = format!(
+        "{topic}:{index} is on {:?}, not on {to:?}: the move was cancelled, or another one has followed it",
+        found.replicas
+    );
+    Err(Refusal::invalid("to", message).into())
+}
+
+/// A partition as it is once the gateway, which follows the controller, has heard of
+/// what is awaited; or as it is after [`HEARD`].
+async fn described(
+    client: &Client,
+    topic: &str,
+    index: u32,
+    awaited: impl Fn(&v1::PartitionDescription) -> bool,
+) -> Result<v1::PartitionDescription, Refusal> {
+    let begun = Instant::now();
+    loop {
+        let described = patiently(async || client.topics().describe(topic).await).await?;
+        let mut partitions = described.partitions.into_iter();
+        let found = partitions.find(|described| described.partition == index);
+        let found = found.unwrap_or_default();
+        if awaited(&found) || begun.elapsed() > HEARD {
+            return Ok(found);
+        }
+        tokio::time::sleep(HEARD / 20).await;
+    }
+}
+
+/// Asks again while a controller fails over; each try has waited already.
+async fn patiently<T>(ask: impl AsyncFn() -> Result<T, Refusal>) -> Result<T, Refusal> {
+    for _ in 0..TROUBLE_MAX {
+        match ask().await {
+            Err(refusal) if refusal.is_retriable() => tokio::time::sleep(LOOK_EVERY).await,
+            answer => return answer,
+        }
+    }
+    ask().await
+}
+
 /// Shows progress until the move is no longer under way.
 async fn follow(client: &Client, id: &[u8]) -> Result<(), Failure> {
     let (started, mut estimate) = (Instant::now(), Estimate::default());
-    let mut trouble = 0;
     loop {
-        match moves(client).await {
-            Ok(listed) => {
-                trouble = 0;
-                let Some(moving) = listed.iter().find(|moving| moving.reassignment_id == id) else {
-                    return Ok(());
-                };
-                show(moving, started.elapsed(), &mut estimate);
-            }
-            // A controller fails over meanwhile; each try has waited already.
-            Err(refusal) if refusal.is_retriable() && trouble < TROUBLE_MAX => trouble += 1,
-            Err(refusal) => return Err(refusal.into()),
-        }
+        let listed = patiently(async || moves(client).await).await?;
+        let Some(moving) = listed.iter().find(|moving| moving.reassignment_id == id) else {
+            return Ok(());
+        };
+        show(moving, started.elapsed(), &mut estimate);
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
@@ -205,16 +246,31 @@ async fn elect(
         unclean,
     };
     let elected = client.admin().elect_leader(request).await?;
-    let value = json!({
+    let heard = |found: &v1::PartitionDescription| found.leader_epoch >= elected.leader_epoch;
+    let recorded = described(client, &topic, partition, heard).await?.recovered;
+    let value = elected_shape(&topic, partition, elected, recorded.as_ref());
+    out::print(globals.json, &value, || {
+        let head = format!(
+            "node {} leads {topic}:{partition} in epoch {}\n",
+            elected.leader, elected.leader_epoch
+        );
+        head + &shapes::partition_notes(&value)
+    })
+}
+
+/// What was recorded of this election, not of an earlier one.
+fn elected_shape(
+    topic: &str,
+    partition: u32,
+    elected: v1::ElectLeaderResponse,
+    recorded: Option<&v1::RecoveredDescription>,
+) -> Value {
+    let of_this = recorded.filter(|recorded| recorded.leader_epoch == elected.leader_epoch);
+    json!({
         "topic": topic,
         "partition": partition,
         "leader": elected.leader,
         "leader_epoch": elected.leader_epoch,
-    });
-    out::print(globals.json, &value, || {
-        format!(
-            "node {} leads {topic}:{partition} in epoch {}\n",
-            elected.leader, elected.leader_epoch
-        )
+        "recovered": of_this.map(shapes::recovered),
     })
 }

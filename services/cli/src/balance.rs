@@ -41,6 +41,7 @@ fn answer(told: &v1::BalanceClusterResponse, executed: bool) -> Value {
     json!({
         "executed": executed,
         "done": told.done,
+        "stopped": told.stopped,
         "moves_total": told.moves_total,
         "moves_done": told.moves_done,
         "bytes_total": left(told).map(|(_, total)| total),
@@ -94,7 +95,7 @@ fn summary(told: &v1::BalanceClusterResponse, throttle: u64) -> String {
     format!("{} moves, {size} to copy{time}\n", told.moves.len())
 }
 
-/// Until it is done, whatever controller leads it.
+/// Until it is done or stopped, whatever controller leads it.
 async fn execute(
     globals: &Globals,
     client: &Client,
@@ -112,8 +113,8 @@ async fn execute(
                         heard = Instant::now();
                         total = told.moves_total.max(total);
                         lines.show(&told);
-                        if told.done {
-                            return finished(globals, told, total);
+                        if told.done || told.stopped {
+                            return ended(globals, told, total);
                         }
                     }
                     Ok(None) => break Refusal::unavailable("the answer ended before the work did"),
@@ -128,15 +129,33 @@ async fn execute(
     }
 }
 
-fn finished(
+/// All is done; or somebody has stopped it, which is no success.
+fn ended(
     globals: &Globals,
     mut told: v1::BalanceClusterResponse,
     total: u32,
 ) -> Result<(), Failure> {
-    (told.moves_total, told.moves_done) = (total, total);
-    out::print(globals.json, &answer(&told, true), || {
-        format!("the cluster is balanced; {total} moves\n")
-    })
+    let left = told.moves.len();
+    told.moves_total = total;
+    told.moves_done = total.saturating_sub(u32::try_from(left).unwrap_or(u32::MAX));
+    out::print(globals.json, &answer(&told, true), || match told.stopped {
+        true => stopped_text(&told),
+        false => format!("the cluster is balanced; {total} moves\n"),
+    })?;
+    match told.stopped {
+        true => Err(Failure::Reported),
+        false => Ok(()),
+    }
+}
+
+fn stopped_text(told: &v1::BalanceClusterResponse) -> String {
+    let moves: Vec<_> = told.moves.iter().map(shape).collect();
+    let head = format!(
+        "the balancing was stopped, or nodes came or went as it ended: {} of {} moves done; \
+         those under way go on, the others are not begun\n",
+        told.moves_done, told.moves_total
+    );
+    head + &shapes::table(COLUMNS, &moves)
 }
 
 /// Progress on standard error.
@@ -223,7 +242,7 @@ mod tests {
         assert_eq!(
             value,
             json!({
-                "executed": false, "done": false, "moves_total": 2, "moves_done": 0, "bytes_total": 9,
+                "executed": false, "done": false, "stopped": false, "moves_total": 2, "moves_done": 0, "bytes_total": 9,
                 "moves": [{
                     "reassignment_id": null, "topic": "t", "partition": 0, "from": [], "to": [],
                     "bytes_done": 0, "bytes_total": 9, "throttle_bytes_per_second": 0,

@@ -56,7 +56,8 @@ fn partition(partition: &v1::PartitionDescription) -> Value {
     })
 }
 
-fn recovered(recovered: &v1::RecoveredDescription) -> Value {
+/// The newest election after which acknowledged records may be missing.
+pub fn recovered(recovered: &v1::RecoveredDescription) -> Value {
     json!({
         "leader_epoch": recovered.leader_epoch,
         "unclean": recovered.unclean,

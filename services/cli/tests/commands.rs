@@ -3,7 +3,7 @@
 
 mod scripted;
 
-use scripted::{HELD, serve};
+use scripted::{HELD, STOPPED, serve};
 use serde_json::{Value, json};
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
@@ -262,4 +262,63 @@ async fn refusals_of_topic_commands_keep_code_and_details() {
         .map(|t| &t["name"])
         .collect();
     assert_eq!(names, [&json!("a"), &json!("b")]);
+}
+
+#[tokio::test]
+async fn a_balancing_that_is_stopped_is_no_success() {
+    let (gateway, _server) = serve().await;
+    // Progress, which is for people, goes to standard error.
+    let balance = async |words: &str| -> (Option<i32>, Value) {
+        let child = command(gateway, words).output();
+        let output = timeout(Duration::from_secs(60), child).await;
+        let output = output.expect("it ends").expect("output");
+        let told = serde_json::from_slice(&output.stdout).expect("JSON");
+        (output.status.code(), told)
+    };
+    let (code, told) = balance("cluster balance --execute").await;
+    assert_eq!(code, Some(0));
+    assert_eq!(
+        (&told["done"], &told["stopped"]),
+        (&json!(true), &json!(false))
+    );
+    let words = format!("cluster balance --execute --throttle {STOPPED}");
+    let (code, told) = balance(&words).await;
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        (&told["done"], &told["stopped"], &told["moves_done"]),
+        (&json!(false), &json!(true), &json!(1)),
+        "{told}"
+    );
+}
+
+#[tokio::test]
+async fn a_move_that_was_cancelled_while_it_was_waited_for_is_no_success() {
+    let (gateway, _server) = serve().await;
+    let moved = run(gateway, "partition reassign moved:1 --to 2 --wait", b"").await;
+    assert_eq!(moved.code, Some(0), "{:?}", moved.err);
+    assert_eq!(moved.out[0]["done"], true);
+    let words = "partition reassign cancelled:1 --to 2 --wait";
+    let cancelled = run(gateway, words, b"").await;
+    assert_eq!((cancelled.code, cancelled.out.len()), (Some(1), 0));
+    let message = &cancelled.err[0]["error"]["message"];
+    assert!(
+        message.as_str().is_some_and(|m| m.contains("on [1]")),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn an_unclean_election_says_what_was_recorded_of_it() {
+    let (gateway, _server) = serve().await;
+    let lossy = run(gateway, "partition elect lossy:0 --unclean", b"").await;
+    assert_eq!(lossy.code, Some(0), "{:?}", lossy.err);
+    assert_eq!(
+        lossy.out[0]["recovered"],
+        json!({"leader_epoch": 7, "unclean": true, "time_ms": 11, "from_offset": 3})
+    );
+    let clean = run(gateway, "partition elect good:0", b"").await;
+    assert_eq!(
+        (clean.code, &clean.out[0]["recovered"]),
+        (Some(0), &Value::Null)
+    );
 }

@@ -1,6 +1,12 @@
 //! Ending a process, and threads of their own for what must not wait.
 
-use std::{future::Future, io, thread};
+use parking_lot::Mutex;
+use std::{
+    future::Future,
+    io,
+    sync::{Arc, Weak},
+    thread,
+};
 use tokio::{runtime, signal::unix, sync::oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -31,13 +37,24 @@ pub fn on_signals() -> io::Result<CancellationToken> {
     Ok(token)
 }
 
+/// The side runtimes of this process, for its figures.
+static SIDES: Mutex<Vec<Weak<runtime::Handle>>> = Mutex::new(Vec::new());
+
+/// Tasks of all side runtimes that have not ended.
+pub(crate) fn side_tasks() -> usize {
+    let mut sides = SIDES.lock();
+    sides.retain(|side| side.strong_count() > 0);
+    let alive = sides.iter().filter_map(Weak::upgrade);
+    alive.map(|side| side.metrics().num_alive_tasks()).sum()
+}
+
 /// A single-threaded runtime on a thread of its own, for work that must go on
 /// when the main runtime's threads are busy or stuck behind a disk: a node's
 /// session with its controller. Dropping it ends the thread and drops its tasks,
 /// at their next await; the drop itself waits for nothing.
 #[derive(Debug)]
 pub struct SideRuntime {
-    handle: runtime::Handle,
+    handle: Arc<runtime::Handle>,
     /// Dropping it ends the thread.
     _stop: oneshot::Sender<()>,
 }
@@ -51,13 +68,16 @@ impl SideRuntime {
         let runtime = runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let handle = runtime.handle().clone();
+        let handle = Arc::new(runtime.handle().clone());
         let (stop, stopped) = oneshot::channel::<()>();
         thread::Builder::new().name(name.into()).spawn(move || {
             // An error means that the owner was dropped: stop as well.
             drop(runtime.block_on(stopped));
             runtime.shutdown_background();
         })?;
+        let mut sides = SIDES.lock();
+        sides.retain(|side| side.strong_count() > 0);
+        sides.push(Arc::downgrade(&handle));
         Ok(Self {
             handle,
             _stop: stop,
@@ -99,6 +119,16 @@ mod tests {
         // Blocks the only thread of this test's runtime.
         let name = told.recv_timeout(SOON).expect("it ran");
         assert_eq!(name.as_deref(), Some("side"));
+    }
+
+    /// Other tests of this process have side runtimes too: only more is seen for sure.
+    #[tokio::test]
+    async fn tasks_of_side_runtimes_are_counted() {
+        let side = SideRuntime::start("side").expect("started");
+        let tasks: Vec<_> = (0..3)
+            .map(|_| side.spawn(std::future::pending::<()>()))
+            .collect();
+        assert!(side_tasks() >= tasks.len());
     }
 
     #[tokio::test]

@@ -24,6 +24,13 @@ pub fn check(history: &History) -> Vec<Finding> {
     findings
 }
 
+/// What nobody's end changes: bounds as they were told.
+pub fn check_bounds(history: &History) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    bounds_never_step_back(history, &mut findings);
+    findings
+}
+
 /// Look-ups that several checks need.
 struct Facts<'h> {
     /// Value → where it is at the end (the last place, if it is there twice).
@@ -232,7 +239,14 @@ fn readers_move_on(history: &History, facts: &Facts<'_>, findings: &mut Vec<Find
 }
 
 fn everything_is_seen(history: &History, findings: &mut Vec<Finding>) {
-    for ((client, partition), polls) in by_reader(history) {
+    let mut readers = by_reader(history);
+    // Who was to read a partition and was given nothing of it has no poll.
+    for client in &history.readers {
+        for partition in history.end.keys() {
+            readers.entry((*client, *partition)).or_default();
+        }
+    }
+    for ((client, partition), polls) in readers {
         let seen: HashSet<i64> = polls
             .iter()
             .flat_map(|poll| poll.records.iter().map(|(offset, _)| *offset))

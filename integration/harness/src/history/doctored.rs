@@ -62,6 +62,7 @@ fn bounds(high_watermark: i64) -> Bounds {
 /// was acknowledged by its leader alone and is gone: all three are allowed to be absent.
 fn clean() -> History {
     let mut history = History::default();
+    history.readers.insert(7);
     for partition in 0..2 {
         let calls = (0..CALLS).map(|number| send(partition, number));
         history.sends.extend(calls);
@@ -151,6 +152,12 @@ const SPOILT: &[(&str, &str, Spoil)] = &[
     }),
     ("Unseen", "a reader stops before the end", |h| {
         h.polls.remove(1);
+    }),
+    ("Unseen", "a reader is given nothing of a partition", |h| {
+        h.polls.retain(|poll| poll.partition != 1);
+    }),
+    ("Unseen", "a reader is given nothing at all", |h| {
+        h.polls.clear();
     }),
     ("Duplicate", "a record is there twice", |h| {
         h.push_everywhere(&value(0, 3));

@@ -9,11 +9,14 @@ mod doctored;
 mod finding;
 mod recorder;
 
-pub use check::check;
+pub use check::{check, check_bounds};
 pub use finding::{Finding, StepBack};
 pub use recorder::Recorder;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 /// What a client knows about a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +79,9 @@ pub struct History {
     pub sends: Vec<Send>,
     /// By client and partition in the order in which they came.
     pub polls: Vec<Poll>,
+    /// Clients that follow every partition from its beginning to its end, also those
+    /// that were never given anything.
+    pub readers: BTreeSet<u32>,
     /// By observer and partition in the order in which they were asked for.
     pub bounds: Vec<Bounds>,
     /// All that is there at the end: partition → what was read from log start to watermark.

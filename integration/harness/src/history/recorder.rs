@@ -1,6 +1,6 @@
 //! Where clients write down what they do, from any task.
 
-use super::{Bounds, Finding, History, Poll, Send, check};
+use super::{Bounds, Finding, History, Poll, Send, check, check_bounds};
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -40,6 +40,11 @@ impl Recorder {
 
     pub fn poll(&self, poll: Poll) {
         self.lock().polls.push(poll);
+    }
+
+    /// `client` follows every partition from its beginning to its end.
+    pub fn reader(&self, client: u32) {
+        self.lock().readers.insert(client);
     }
 
     pub fn bounds(&self, bounds: Bounds) {
@@ -113,5 +118,10 @@ impl Recorder {
     /// The checker's word.
     pub fn findings(&self) -> Vec<Finding> {
         check(&self.lock())
+    }
+
+    /// Its word on bounds alone, while clients are still at work.
+    pub fn bound_findings(&self) -> Vec<Finding> {
+        check_bounds(&self.lock())
     }
 }

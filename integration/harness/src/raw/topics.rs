@@ -98,6 +98,14 @@ pub async fn describe(
     channel: &Channel,
     topic: &str,
 ) -> Result<Vec<v1::PartitionDescription>, String> {
+    Ok(describe_topic(channel, topic).await?.partitions)
+}
+
+/// A topic with its partitions, as a gateway describes it.
+pub async fn describe_topic(
+    channel: &Channel,
+    topic: &str,
+) -> Result<v1::DescribeTopicResponse, String> {
     let request = v1::DescribeTopicRequest {
         name: topic.into(),
         ..Default::default()
@@ -106,7 +114,7 @@ pub async fn describe(
         .describe_topic(request)
         .await;
     let described = described.map_err(|status| status.to_string())?;
-    Ok(described.into_inner().partitions)
+    Ok(described.into_inner())
 }
 
 /// Waits until each partition of a topic has a leader and so many in sync.

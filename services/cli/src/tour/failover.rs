@@ -41,8 +41,6 @@ const LAG: Duration = Duration::from_secs(10);
 const WATCHED: Duration = Duration::from_millis(500);
 /// After this acks=all that cannot be had is refused.
 const DELIVERY: Duration = Duration::from_secs(2);
-/// What a node logs when it cuts what its leader does not have.
-const CUT: &str = "cut the end of the log";
 
 /// Plays it in `dir`.
 pub async fn play(told: &mut Told, dir: &Path) -> Result<(), Failure> {
@@ -212,7 +210,6 @@ impl<'a> Story<'a> {
     async fn the_old_leader_returns(&mut self) -> Result<(), Failure> {
         self.told.doing("start n1 again")?;
         let n1 = &mut self.planes.nodes[0];
-        let before = n1.log().len();
         n1.again().await?;
         // It may lead again later: the preferred leader returns by itself.
         self.planes.second.lead_to(n1.grpc());
@@ -223,18 +220,8 @@ impl<'a> Story<'a> {
             ..Want::default()
         };
         let (look, took) = self.until(PATIENCE, &want).await?;
-        let log = self.planes.nodes[0].log();
-        let said = log
-            .get(before..)
-            .unwrap_or_default()
-            .lines()
-            .find(|line| line.contains(CUT));
-        let (Some(from), Some(to)) = (
-            said.and_then(|l| number(l, "from=")),
-            said.and_then(|l| number(l, "to=")),
-        ) else {
-            return Err(self.off("n1 did not say that it cut the end of its log".into()));
-        };
+        let cut = self.cut_by(1).await?;
+        let (from, to) = (cut.from_offset, cut.to_offset);
         if (from, to) != (6, 4) {
             return Err(self.off(format!(
                 "n1 cut its log from {from} to {to}, not from 6 to 4"
@@ -245,7 +232,7 @@ impl<'a> Story<'a> {
         let words = format!(
             "n1 says that it cut 2 records (log end {from} to {to}); a consumer sees the same {consumed} records; "
         );
-        let value = json!({ "took_ms": millis(took), "truncated": { "node": 1, "from": from, "to": to, "records": from - to }, "consumer_sees": consumed, "n3_alive": true });
+        let value = json!({ "took_ms": millis(took), "truncated": { "node": 1, "from": from, "to": to, "records": from - to, "below_watermark": cut.below_watermark }, "consumer_sees": consumed, "n3_alive": true });
         self.tell(&look, &words, value)
     }
 
@@ -368,6 +355,18 @@ impl<'a> Story<'a> {
         Ok(look)
     }
 
+    /// The newest cut of a node's log since it was started, as the topic's
+    /// description tells it; there is one.
+    async fn cut_by(&self, node: u32) -> Result<v1::Truncation, Failure> {
+        let described = self.client.topics().describe(TOPIC).await?;
+        let partition = described.partitions.into_iter().next().unwrap_or_default();
+        let mut replicas = partition.replicas_detail.into_iter();
+        let detail = replicas.find(|detail| detail.node_id == node);
+        let cuts = detail.and_then(|detail| detail.truncations);
+        let newest = cuts.filter(|cuts| cuts.count > 0).and_then(|c| c.newest);
+        newest.ok_or_else(|| self.off(format!("n{node} does not say that it cut its log")))
+    }
+
     /// None: the node does not answer.
     async fn log_end(&self, url: &str) -> Option<i64> {
         let mut replicas = ReplicaServiceClient::connect(url.to_owned()).await.ok()?;
@@ -393,30 +392,6 @@ impl<'a> Story<'a> {
     }
 }
 
-/// The number behind a word of a log line.
-fn number(line: &str, word: &str) -> Option<i64> {
-    let (_, rest) = line.split_once(word)?;
-    let digits = rest
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(rest.len());
-    rest[..digits].parse().ok()
-}
-
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_stand_behind_their_words() {
-        let line = "WARN cut the end of the log partition=x-0 from=6 to=4 bytes=140";
-        assert_eq!(
-            (number(line, "from="), number(line, "to=")),
-            (Some(6), Some(4))
-        );
-        assert_eq!((number(line, "of="), number("to=x", "to=")), (None, None));
-    }
 }

@@ -87,7 +87,7 @@ impl Plane {
     }
 
     /// All that it has logged, over its restarts.
-    pub fn log(&self) -> String {
+    fn log(&self) -> String {
         // One that is not there has said nothing.
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -21,6 +21,9 @@ use tonic::{Request, Response, Status, service::Routes};
 /// Records that each partition of the fetch stories holds when they begin.
 pub const HELD: i64 = 3;
 
+/// A limit of a balancing that somebody stops.
+pub const STOPPED: u64 = 7;
+
 /// Serves until the handle is dropped.
 pub async fn serve() -> (SocketAddr, ServerHandle) {
     let listener = net::bind("127.0.0.1:0").await.expect("a free port");
@@ -76,6 +79,14 @@ impl TopicService for Scripted {
         let partition = |partition| v1::PartitionDescription {
             partition,
             leader: 1,
+            leader_epoch: 7,
+            replicas: vec![if name == "moved" { 2 } else { 1 }],
+            recovered: (name == "lossy").then(|| v1::RecoveredDescription {
+                leader_epoch: 7,
+                unclean: true,
+                time_ms: 11,
+                from_offset: 3,
+            }),
             ..Default::default()
         };
         let partitions = (0..2).map(partition).collect();
@@ -128,7 +139,8 @@ impl TopicService for Scripted {
 #[tonic::async_trait]
 impl ClusterService for Scripted {
     type WatchMetadataStream = tokio_stream::Empty<Result<v1::WatchMetadataResponse, Status>>;
-    type BalanceClusterStream = tokio_stream::Empty<Result<v1::BalanceClusterResponse, Status>>;
+    type BalanceClusterStream =
+        tokio_stream::Iter<std::vec::IntoIter<Result<v1::BalanceClusterResponse, Status>>>;
 
     async fn get_metadata(
         &self,
@@ -155,11 +167,25 @@ impl ClusterService for Scripted {
         unimplemented()
     }
 
+    /// Two moves. With a limit of [`STOPPED`] somebody stops it after the first.
     async fn balance_cluster(
         &self,
-        _: Request<v1::BalanceClusterRequest>,
+        request: Request<v1::BalanceClusterRequest>,
     ) -> Answer<Self::BalanceClusterStream> {
-        unimplemented()
+        let stopped = request.into_inner().throttle_bytes_per_second == STOPPED;
+        let progress = |left: u32| v1::BalanceClusterResponse {
+            moves_total: 2,
+            moves_done: 2 - left,
+            moves: vec![v1::Reassignment::default(); left as usize],
+            ..Default::default()
+        };
+        let last = v1::BalanceClusterResponse {
+            done: !stopped,
+            stopped,
+            ..progress(u32::from(stopped))
+        };
+        let told = vec![Ok(progress(2)), Ok(last)];
+        Ok(Response::new(tokio_stream::iter(told)))
     }
 
     async fn describe_cluster(
@@ -187,18 +213,21 @@ impl ClusterService for Scripted {
         unimplemented()
     }
 
+    /// Over before anybody looks: "moved" is where it was to go, others are not.
     async fn reassign_partition(
         &self,
         _: Request<v1::ReassignPartitionRequest>,
     ) -> Answer<v1::ReassignPartitionResponse> {
-        unimplemented()
+        Ok(Response::new(v1::ReassignPartitionResponse {
+            reassignment_id: id("move"),
+        }))
     }
 
     async fn list_reassignments(
         &self,
         _: Request<v1::ListReassignmentsRequest>,
     ) -> Answer<v1::ListReassignmentsResponse> {
-        unimplemented()
+        Ok(Response::new(v1::ListReassignmentsResponse::default()))
     }
 
     async fn cancel_reassignment(
@@ -212,7 +241,10 @@ impl ClusterService for Scripted {
         &self,
         _: Request<v1::ElectLeaderRequest>,
     ) -> Answer<v1::ElectLeaderResponse> {
-        unimplemented()
+        Ok(Response::new(v1::ElectLeaderResponse {
+            leader: 1,
+            leader_epoch: 7,
+        }))
     }
 }
 

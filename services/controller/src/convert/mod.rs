@@ -14,6 +14,6 @@ pub use requests::{
     topic_id,
 };
 pub use view::{
-    balance_progress, delta, describe_cluster, describe_topic, partition, reassignments, snapshot,
-    topic, topics, wire_revision,
+    BalanceTold, balance_progress, delta, describe_cluster, describe_topic, partition,
+    reassignments, snapshot, topic, topics, wire_revision,
 };

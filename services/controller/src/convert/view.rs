@@ -391,9 +391,19 @@ pub fn reassignments(core: &Core) -> Vec<v1::Reassignment> {
     moves.into_iter().map(|(_, shown)| shown).collect()
 }
 
-/// Moves under way, then those planned; `total` is the number that was planned
-/// when the balancing began, as far as the caller knows.
-pub fn balance_progress(core: &Core, total: u32) -> v1::BalanceClusterResponse {
+/// What a caller has been told of a balancing so far.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct BalanceTold {
+    /// It only plans otherwise.
+    pub execute: bool,
+    /// It was seen going on.
+    pub running: bool,
+    /// Planned when it began, as far as was told.
+    pub total: u32,
+}
+
+/// Moves under way, then those planned.
+pub fn balance_progress(core: &Core, before: BalanceTold) -> v1::BalanceClusterResponse {
     let progress = core.balance_progress();
     let planned = progress.planned.iter().filter_map(|planned| {
         let topic = &core.view().topics.get(&planned.tp.topic_id)?.value;
@@ -406,17 +416,20 @@ pub fn balance_progress(core: &Core, total: u32) -> v1::BalanceClusterResponse {
         })
     });
     let mut moves = reassignments(core);
-    if !progress.running {
+    if !progress.running && !before.running {
         // What others move is not ours.
         moves.clear();
     }
     moves.extend(planned);
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let (left, total) = (count(moves.len()), total.max(count(progress.moves_total)));
+    let total = before.total.max(count(progress.moves_total));
+    let left = count(moves.len());
     v1::BalanceClusterResponse {
         moves_total: total.max(left),
         moves_done: total.saturating_sub(left),
         done: !progress.running && moves.is_empty(),
+        // It ends by itself only when nothing is planned and nothing moves.
+        stopped: before.execute && !progress.running && !moves.is_empty(),
         moves,
     }
 }

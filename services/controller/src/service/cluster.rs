@@ -153,9 +153,10 @@ impl ClusterService for ClusterApi {
 
     type BalanceClusterStream = BoxStream<'static, Result<v1::BalanceClusterResponse, Status>>;
 
-    /// Also: INVALID_ARGUMENT. A stream that executes ends with NOT_CONTROLLER or
-    /// UNAVAILABLE when this controller is not the active one any more; the next
-    /// one goes on, and is joined by the same call.
+    /// Also: INVALID_ARGUMENT. A stream that executes ends when nothing is left to
+    /// do, when somebody stops the balancing, and with NOT_CONTROLLER or UNAVAILABLE
+    /// when this controller is not the active one any more; the next one goes on,
+    /// and is joined by the same call.
     async fn balance_cluster(
         &self,
         request: Request<v1::BalanceClusterRequest>,
@@ -171,10 +172,12 @@ impl ClusterService for ClusterApi {
         }
         let progress = Progress {
             handle: self.handle.clone(),
-            total: 0,
+            told: convert::BalanceTold {
+                execute: asked.execute,
+                ..Default::default()
+            },
             over: false,
             first: true,
-            execute: asked.execute,
         };
         let told = futures::stream::unfold(progress, Progress::next);
         Ok(Response::new(Box::pin(told)))
@@ -187,10 +190,9 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// What the caller of a balancing is told next.
 struct Progress {
     handle: Handle,
-    total: u32,
+    told: convert::BalanceTold,
     over: bool,
     first: bool,
-    execute: bool,
 }
 
 impl Progress {
@@ -201,14 +203,15 @@ impl Progress {
         if !std::mem::replace(&mut self.first, false) {
             tokio::time::sleep(PROGRESS_EVERY).await;
         }
-        let total = self.total;
+        let before = self.told;
         let read = self
             .handle
-            .read(move |core| convert::balance_progress(core, total));
+            .read(move |core| convert::balance_progress(core, before));
         let told = match read.await {
             Ok(told) => {
-                self.total = told.moves_total;
-                self.over = told.done || !self.execute;
+                self.over = told.done || told.stopped || !before.execute;
+                self.told.total = told.moves_total;
+                self.told.running = !self.over;
                 Ok(told)
             }
             Err(refusal) => {

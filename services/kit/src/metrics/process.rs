@@ -1,5 +1,7 @@
-//! Figures of this process, read from /proc/self when they are asked for.
+//! Figures of this process, read from /proc/self and its runtimes when they are
+//! asked for.
 
+use crate::shutdown;
 use prometheus::{
     Gauge, IntGauge, Opts,
     core::{Collector, Desc},
@@ -9,8 +11,9 @@ use std::{
     fs,
     time::{SystemTime, UNIX_EPOCH},
 };
+use tokio::runtime;
 
-/// Resident and private memory, CPU seconds, descriptors, threads.
+/// Resident and private memory, CPU seconds, descriptors, threads, tasks.
 pub(super) struct ProcessCollector {
     resident: IntGauge,
     private: IntGauge,
@@ -18,7 +21,10 @@ pub(super) struct ProcessCollector {
     open_fds: IntGauge,
     max_fds: IntGauge,
     threads: IntGauge,
+    tasks: IntGauge,
     started: IntGauge,
+    /// The one that the registry was made on.
+    runtime: Option<runtime::Handle>,
 }
 
 impl ProcessCollector {
@@ -40,7 +46,12 @@ impl ProcessCollector {
             open_fds: int("process_open_fds", "Open descriptors."),
             max_fds: int("process_max_fds", "Limit of open descriptors."),
             threads: int("process_threads", "Threads."),
+            tasks: int(
+                "process_tasks",
+                "Tasks that have not ended, of the main runtime and those on a thread of their own.",
+            ),
             started: started(),
+            runtime: runtime::Handle::try_current().ok(),
         }
     }
 
@@ -50,6 +61,8 @@ impl ProcessCollector {
         self.resident.set(field("VmRSS:") * 1024);
         self.private.set(field("RssAnon:") * 1024);
         self.threads.set(field("Threads:"));
+        let tasks = self.runtime.as_ref().map_or(0, alive) + shutdown::side_tasks();
+        self.tasks.set(i64::try_from(tasks).unwrap_or(i64::MAX));
         self.cpu.set(cpu_seconds());
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         // One of them is the folder itself.
@@ -59,7 +72,7 @@ impl ProcessCollector {
             .set(limit.map_or(-1, |it| i64::try_from(it).unwrap_or(i64::MAX)));
     }
 
-    fn gauges(&self) -> [&dyn Collector; 7] {
+    fn gauges(&self) -> [&dyn Collector; 8] {
         [
             &self.resident,
             &self.private,
@@ -67,6 +80,7 @@ impl ProcessCollector {
             &self.open_fds,
             &self.max_fds,
             &self.threads,
+            &self.tasks,
             &self.started,
         ]
     }
@@ -82,6 +96,10 @@ impl Collector for ProcessCollector {
         let gauges = self.gauges().into_iter();
         gauges.flat_map(|it| it.collect()).collect()
     }
+}
+
+fn alive(runtime: &runtime::Handle) -> usize {
+    runtime.metrics().num_alive_tasks()
 }
 
 /// Now: a registry is made when the process starts.

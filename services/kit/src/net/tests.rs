@@ -431,6 +431,7 @@ async fn health_over_http() {
         "cpu_seconds",
         "open_fds",
         "threads",
+        "tasks",
     ] {
         let prefix = format!("talweg_process_{name}{{plane=\"test\"}} ");
         let value = metrics

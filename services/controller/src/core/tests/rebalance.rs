@@ -1,6 +1,7 @@
 //! Balancing: the planner by properties, the whole by stories.
 
 use super::{super::rebalance::*, *};
+use crate::convert::{BalanceTold, balance_progress};
 use proptest::prelude::*;
 
 fn tp(topic: u128, partition: u32) -> TopicPartition {
@@ -368,4 +369,63 @@ fn a_balancing_is_stopped() {
         (0, &None)
     );
     assert_eq!(world.store.hosted_count(NodeId(2)), 4);
+}
+
+/// A caller that has seen it go on is told when it does not any more: done if
+/// nothing is left, else stopped, also if a node came just as it ended.
+#[test]
+fn the_end_of_a_balancing_is_told() {
+    let mut world = World::new();
+    let mut streams = vec![world.node(1, 1).1];
+    world.ask(create("t", Some(4), 1)).expect("created");
+    streams.push(world.node(2, 2).1);
+    world.ask(balance(Some(0))).expect("begun");
+    let fresh = BalanceTold {
+        execute: true,
+        ..BalanceTold::default()
+    };
+    let told = balance_progress(&world.core, fresh);
+    assert!(!told.done && !told.stopped, "{told:?}");
+    let before = BalanceTold {
+        running: true,
+        total: told.moves_total,
+        ..fresh
+    };
+    run_to_the_end(&mut world, &streams);
+    let told = balance_progress(&world.core, before);
+    assert!(told.done && !told.stopped, "{told:?}");
+    assert_eq!(told.moves_done, told.moves_total);
+
+    world.node(3, 3);
+    let told = balance_progress(&world.core, before);
+    assert!(told.stopped && !told.done, "{told:?}");
+    let plans = BalanceTold {
+        execute: false,
+        ..fresh
+    };
+    let told = balance_progress(&world.core, plans);
+    assert!(!told.stopped && !told.done, "a plan: {told:?}");
+}
+
+/// The last moves are under way when it is stopped: they are not done.
+#[test]
+fn a_balancing_that_is_stopped_with_its_last_moves_under_way_is_not_done() {
+    let mut world = World::new();
+    world.node(1, 1);
+    world.ask(create("t", Some(4), 1)).expect("created");
+    let (_, two, _) = world.node(2, 2);
+    world.ask(balance(Some(0))).expect("begun");
+    world.heartbeat(two);
+    world.pass(TIMEOUT / 4);
+    world.settle();
+    assert_eq!(world.core.balance_progress().planned, vec![]);
+    world.ask(balance(None)).expect("stopped");
+    let before = BalanceTold {
+        execute: true,
+        running: true,
+        total: 2,
+    };
+    let told = balance_progress(&world.core, before);
+    assert!(told.stopped && !told.done, "{told:?}");
+    assert_eq!((told.moves.len(), told.moves_done), (2, 0));
 }
