@@ -65,7 +65,7 @@ impl Writer {
                 let record = v1::Record {
                     partition: Some(0),
                     key: Some(format!("key-{}", n % KEYS).into_bytes().into()),
-                    value: Some(vec![b'v'; 400].into()),
+                    value: Some(noise(n).into()),
                     timestamp_ms: Some(now_ms() - lie),
                     ..Default::default()
                 };
@@ -112,6 +112,13 @@ impl Writer {
             after.map_or_else(now_ms, |(_, (_, acked))| *acked),
         )
     }
+}
+
+/// Bytes that do not compress: one interval of the index, within which an age may be off,
+/// is then a few records and not seconds of them, also where the machine is slow.
+fn noise(n: u64) -> Vec<u8> {
+    let mut random = SmallRng::seed_from_u64(n);
+    (0..400).map(|_| random.random()).collect()
 }
 
 /// What a reader finds.
