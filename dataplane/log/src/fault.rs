@@ -22,6 +22,8 @@ pub enum Fault {
     TailNotChecked,
     /// Producer sessions are those of the file, without what came since.
     SessionsNotReplayed,
+    /// An epoch that is over is led or followed, and its batches are taken.
+    EpochNotChecked,
     /// An append is not compared with the newest fence.
     FenceNotChecked,
     /// The fence is that of the file, without what came since.

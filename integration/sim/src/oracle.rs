@@ -372,7 +372,8 @@ impl World {
         }
     }
 
-    /// A recorded loss: the one who leads had the most of those who were asked.
+    /// A recorded loss: the one who leads had the most of those who were asked,
+    /// and what may be missing begins where its log ends.
     fn on_recovered(
         &mut self,
         tp: TopicPartition,
@@ -380,16 +381,26 @@ impl World {
         after: &Partition,
     ) -> Checked {
         self.coverage.note(Happened::Recovered);
-        let unclean = after.recovered.is_some_and(|recovered| recovered.unclean);
-        self.oracle.truth(tp).recovered = after.leader_epoch.0;
+        let recorded = after.recovered.ok_or("a recorded loss is forgotten")?;
+        let from = recorded.from.ok_or("a loss is recorded from nowhere on")?.0;
         let truth = self.oracle.truth(tp);
+        truth.recovered = after.leader_epoch.0;
+        // The operator may choose a log that parted from the others below its end.
+        truth.recovered_from = if recorded.unclean { 0 } else { from };
         let end_of = |node: NodeId| truth.shadows[node.0 as usize - 1].told;
         let elected = end_of(after.leader);
+        // An operator's election counts who does not answer as empty.
+        if from > elected.1 || from < elected.1 && !recorded.unclean {
+            return Err(format!(
+                "{tp}: a loss from {from} on is recorded, {} leads with {elected:?}",
+                after.leader
+            ));
+        }
         let greater = before
             .last_in_sync
             .iter()
             .find(|node| end_of(**node) > elected);
-        match greater.filter(|_| !unclean) {
+        match greater.filter(|_| !recorded.unclean) {
             Some(node) => Err(format!(
                 "{tp}: {} was elected with {elected:?} after a loss, {node} has {:?}",
                 after.leader,

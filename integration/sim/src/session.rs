@@ -14,7 +14,7 @@ use talweg_controller::core::{
 };
 use talweg_log::Boot;
 use talweg_replication::{InSync, MonotonicMs};
-use talweg_storage::parts::{ProposalAnswer, ViewUpdate};
+use talweg_storage::parts::{ClusterView, ProposalAnswer, ViewUpdate};
 use talweg_types::{Incarnation, NodeId, TopicPartition};
 use uuid::Uuid;
 
@@ -278,6 +278,8 @@ impl World {
         };
         match process.update.apply(update) {
             Ok(Some(view)) => {
+                never_back(&process.view, &view)
+                    .map_err(|why| format!("the view of node {}: {why}", node + 1))?;
                 process.view = view;
                 self.look_at_all(node);
             }
@@ -381,6 +383,28 @@ impl World {
     }
 }
 
+/// Rule 9, for what a node knows: whoever told it.
+fn never_back(before: &ClusterView, after: &ClusterView) -> Checked {
+    if after.revision < before.revision {
+        let (from, to) = (before.revision, after.revision);
+        return Err(format!("the revision goes back from {from} to {to}"));
+    }
+    for (id, topic) in &before.topics {
+        let now = after.topics.get(id).map(|topic| &topic.partitions);
+        for (index, old) in &topic.partitions {
+            let Some(new) = now.and_then(|partitions| partitions.get(index)) else {
+                continue;
+            };
+            if new.leader_epoch < old.leader_epoch || new.partition_epoch < old.partition_epoch {
+                return Err(format!(
+                    "{id}/{index}: an epoch goes back: {old:?} to {new:?}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 fn in_sync_proposal(
     tp: &TopicPartition,
     proposal: &talweg_replication::Proposal,
@@ -394,5 +418,45 @@ fn in_sync_proposal(
         partition_epoch: proposal.partition_epoch,
         members,
         attempt: proposal.id.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use talweg_proto::controller::v1::PartitionState;
+    use talweg_storage::parts::TopicView;
+    use talweg_types::TopicId;
+
+    fn view(revision: i64, leader_epoch: i32, partition_epoch: i64) -> ClusterView {
+        let state = PartitionState {
+            leader_epoch,
+            partition_epoch,
+            ..PartitionState::default()
+        };
+        let id = TopicId(Uuid::from_u128(1));
+        let topic = TopicView {
+            id,
+            topic: Default::default(),
+            config: Default::default(),
+            partitions: [(0, state)].into(),
+            earlier_counts: Vec::new(),
+        };
+        let mut view = ClusterView::empty();
+        view.revision = revision;
+        view.topics.insert(id, Arc::new(topic));
+        view
+    }
+
+    /// An older snapshot is refused before it gets here: only doctored views go back.
+    #[test]
+    fn views_that_go_back_are_found() {
+        let before = view(5, 3, 7);
+        for fine in [view(5, 3, 7), view(6, 3, 8), view(9, 4, 9)] {
+            assert_eq!(never_back(&before, &fine), Ok(()));
+        }
+        for back in [view(4, 3, 7), view(6, 2, 8), view(6, 4, 6)] {
+            never_back(&before, &back).expect_err("it goes back");
+        }
     }
 }

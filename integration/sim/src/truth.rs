@@ -97,6 +97,8 @@ pub struct Truth {
     /// and up to which that has been reckoned with.
     pub recovered: i32,
     pub reckoned: i32,
+    /// Nothing below it is missing, the newest record promises.
+    pub recovered_from: i64,
     pub lost: Vec<Ack>,
     /// The highest log start that a leader has shown.
     pub log_start: i64,
@@ -189,19 +191,35 @@ impl Truth {
         if *self.leaders.entry(epoch).or_insert(process) != process {
             return Err(format!("two processes lead in epoch {epoch}"));
         }
+        let later = self.leaders.range(epoch + 1..);
+        if let Some((later, _)) = later.into_iter().find(|(_, other)| **other == process) {
+            return Err(format!(
+                "node {} leads in epoch {epoch} after {later}",
+                node + 1
+            ));
+        }
         if self.recovered > self.reckoned && epoch >= self.recovered {
-            self.reckon(node);
+            self.reckon(node)?;
         }
         self.agrees(node, 0, self.published_before(epoch))
             .map_err(|why| format!("leads in epoch {epoch}: {why}"))
     }
 
-    /// The first leader after a recorded loss says what is left.
-    fn reckon(&mut self, node: usize) {
+    /// The first leader after a recorded loss says what is left: nothing is gone
+    /// below what was recorded.
+    fn reckon(&mut self, node: usize) -> Checked {
         let shadow = &self.shadows[node];
         let same = |offset: i64| shadow.get(offset) == Some(self.committed[offset as usize]);
         let end = (shadow.base.min(self.end())..self.end()).find(|offset| !same(*offset));
         let end = end.unwrap_or(self.end());
+        if end < self.end() && end < self.recovered_from {
+            return Err(format!(
+                "the loss in epoch {} begins at {end} of {}, recorded is {}",
+                self.recovered,
+                self.end(),
+                self.recovered_from
+            ));
+        }
         self.reckoned = self.recovered;
         self.committed.truncate(end as usize);
         self.published
@@ -211,6 +229,7 @@ impl Truth {
         self.acks = kept;
         let lost: Vec<Ack> = lost;
         self.lost.extend(lost);
+        Ok(())
     }
 
     /// The leader's watermark has moved.

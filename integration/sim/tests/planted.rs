@@ -2,8 +2,10 @@
 //! nothing. `cargo test -p talweg-sim --features planted-faults --test planted`
 //!
 //! A row names the seeds among which one must see it. Those that need rare
-//! company begin where it is found. What two guards keep apart (an epoch that is
-//! over at the log, a report of another epoch) is planted in the crates' own tests.
+//! company begin where it is found. The seed that sees it is clean without it: what
+//! was seen is the mistake. What two guards keep apart is planted in the crates' own
+//! tests: an epoch that is over, at the log, behind the replication core
+//! (`talweg-log`, following); a shard's fence, at the log and at the controller.
 
 use std::{fmt::Debug, ops::Range};
 use talweg_controller::core::fault::{self as controller, Fault as Controller};
@@ -20,14 +22,17 @@ fn seen<F: Copy + Debug>(
     plant(Some(fault));
     let failure = seeds.find_map(|seed| run(seed).err());
     plant(None);
-    match failure {
-        Some(failure) => Ok(format!(
-            "{fault:?}: after {} of {} seeds: {failure}",
-            failure.seed + 1 - asked.start,
-            asked.end - asked.start
-        )),
-        None => Err(format!("{fault:?} was not seen in seeds {asked:?}")),
+    let Some(failure) = failure else {
+        return Err(format!("{fault:?} was not seen in seeds {asked:?}"));
+    };
+    if let Err(without) = run(failure.seed) {
+        return Err(format!("{fault:?}: without it too: {without}"));
     }
+    Ok(format!(
+        "{fault:?}: after {} of {} seeds: {failure}",
+        failure.seed + 1 - asked.start,
+        asked.end - asked.start
+    ))
 }
 
 fn all_seen<F: Copy + Debug>(plant: impl Fn(Option<F>), faults: &[(F, Range<u64>)]) {
@@ -78,6 +83,7 @@ fn mistakes_of_the_controller_core_are_seen() {
             (UncleanBootIgnored, 0..30),
             (EmptyFolderIgnored, 0..40),
             (RecoveredNotRecorded, 0..30),
+            (RecoveredFromTooHigh, 0..30),
             (ShortestRecovered, 0..30),
             (RecoversWithoutAll, 0..30),
             (StaleMemberAdmitted, 0..40),

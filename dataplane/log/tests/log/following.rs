@@ -431,3 +431,56 @@ fn a_follower_that_was_restarted_does_not_ask_to_be_ticked_all_the_time() {
     flush(&mut copied);
     assert!(copied.next_tick(late).0 > late.0 + 1_000);
 }
+
+/// The epochs of a log's batches, in order.
+fn epochs(log: &PartitionLog) -> Vec<i32> {
+    let batches = ReplicaBatch::check_all(whole(log).into()).expect("whole");
+    batches.iter().map(|batch| batch.epoch().0).collect()
+}
+
+/// Words of an epoch that is over come late, to one that leads and to one that follows.
+/// What the two logs hold afterwards.
+fn late_words() -> [Vec<i32>; 2] {
+    let one = Node::new(11);
+    let mut leads = one.log(config());
+    leads.begin_epoch(LeaderEpoch(5)).expect("leads");
+    append(&mut leads, batch(&[rec("five")]), NOW);
+    let _ = leads.begin_epoch(LeaderEpoch(3));
+    append(&mut leads, batch(&[rec("five")]), NOW);
+
+    let two = Node::new(12);
+    let mut old = two.log(config());
+    old.begin_epoch(LeaderEpoch(3)).expect("leads");
+    append(&mut old, batch(&[rec("three")]), NOW);
+    append(&mut old, batch(&[rec("three")]), NOW);
+    let three = Node::new(13);
+    let mut follows = follower(&three, 5);
+    let read = |log: &PartitionLog, from: i64| {
+        let outcome = log.reader().read_for_copy(Offset(from), 1);
+        ReplicaBatch::check_all(outcome.expect("readable").batches).expect("whole")
+    };
+    follows
+        .append_replica(&read(&leads, 0), NOW)
+        .expect("appended");
+    let _ = follows.follow(LeaderEpoch(3));
+    let _ = follows.append_replica(&read(&old, 1), NOW);
+    [epochs(&leads), epochs(&follows)]
+}
+
+#[test]
+fn a_late_word_of_an_epoch_that_is_over_changes_nothing() {
+    assert_eq!(late_words(), [vec![5, 5], vec![5]]);
+}
+
+/// The guards are what keeps the promise: without them epochs fall along the log.
+#[cfg(feature = "planted-faults")]
+#[test]
+fn planted_an_epoch_that_is_not_checked_is_seen() {
+    use talweg_log::fault::{Fault, plant};
+    plant(Some(Fault::EpochNotChecked));
+    let found = late_words();
+    plant(None);
+    for epochs in &found {
+        assert!(!epochs.is_sorted(), "not seen: {found:?}");
+    }
+}

@@ -18,6 +18,8 @@ pub enum Fault {
     EmptyFolderIgnored,
     /// An election after a loss is not recorded.
     RecoveredNotRecorded,
+    /// What may be missing is recorded from one above where it begins.
+    RecoveredFromTooHigh,
     /// After a loss the one with the least leads.
     ShortestRecovered,
     /// After a loss an election waits for nobody.

@@ -176,8 +176,12 @@ impl Core {
         let (node, end) = *best?;
         let leader = (node, self.able(tp, node)?);
         let minimum = self.rules(tp.topic_id)?.minimum;
+        let from = match planted(Fault::RecoveredFromTooHigh) {
+            true => Offset(end.offset.0 + 1),
+            false => end.offset,
+        };
         let mut next = before.clone();
-        next.recover(leader, (unclean, end.offset), now.wall, minimum);
+        next.recover(leader, (unclean, from), now.wall, minimum);
         Some(put(tp, next.after(before)?))
     }
 
