@@ -79,14 +79,20 @@ impl Routes {
             }
             (Voice::Silent | Voice::Joined, _) => return None,
         };
+        let lost = || Input::Event {
+            name: Arc::clone(group),
+            event: Event::LinkBroken(BTreeSet::from([here])),
+        };
         if link.is_over() {
-            let event = Event::LinkBroken(BTreeSet::from([here]));
-            let name = Arc::clone(group);
-            return Some(Input::Event { name, event });
+            return Some(lost());
         }
-        self.links
-            .insert((Arc::clone(group), here), Arc::clone(link));
-        None
+        let key = (Arc::clone(group), here);
+        let earlier = self.links.insert(key, Arc::clone(link));
+        // A sign of life may come by a new link before the end of the earlier one is
+        // known: views may have been lost with it all the same.
+        let moved = earlier.is_some_and(|earlier| earlier.id != link.id);
+        let unheard = moved && matches!(voice, Voice::Here(_));
+        unheard.then(lost)
     }
 
     /// The members whose streams were behind the link, by group.
@@ -171,4 +177,35 @@ pub struct Said {
     pub asked: Asked,
     /// As it came.
     pub bytes: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Links;
+    use talweg_kit::metrics::IntCounter;
+
+    /// A gateway's new link is used before the end of its earlier one was heard: the
+    /// member is asked for as after a broken link, once.
+    #[test]
+    fn a_member_that_comes_by_another_link_may_have_missed_its_view() {
+        let (links, mut routes) = (Links::default(), Routes::default());
+        let (group, member) = (
+            Arc::from("g"),
+            MemberId::from_slice(&[7; 16]).expect("an id"),
+        );
+        let counter = || IntCounter::new("cuts", "of the test").expect("a name");
+        let (first, _a) = links.open(1, b"p", counter());
+        let (second, _b) = links.open(1, b"q", counter());
+        let done = Outcome::Decided(Ok(Answer::Done));
+        let mut here = |link| routes.on_answer(&group, Voice::Here(member), link, &done);
+        assert!(here(&first).is_none());
+        assert!(here(&first).is_none());
+        assert!(matches!(
+            here(&second),
+            Some(Input::Event { event: Event::LinkBroken(members), .. }) if members == BTreeSet::from([member])
+        ));
+        assert!(here(&second).is_none());
+        assert!(routes.remove_link(first.id).is_empty());
+    }
 }
