@@ -66,7 +66,7 @@ impl Level {
     pub async fn is_back(&self, stack: &mut Stack) {
         let stack = tokio::sync::Mutex::new(stack);
         eventually("the level before", SETTLE, || async {
-            let now = Self::now(&mut *stack.lock().await).await?;
+            let now = Self::now(*stack.lock().await).await?;
             match now.above(self) {
                 above if above.is_empty() => {
                     now.tell(self);

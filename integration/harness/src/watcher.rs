@@ -16,7 +16,9 @@ use std::{
     time::{Duration, Instant},
 };
 use talweg_proto::{
-    storage::v1::{DescribeReplicasRequest, replica_service_client::ReplicaServiceClient},
+    storage::v1::{
+        DescribeReplicasRequest, ReplicaDescription, replica_service_client::ReplicaServiceClient,
+    },
     v1::PartitionBounds,
 };
 use tokio::{
@@ -173,10 +175,12 @@ impl Look {
     }
 
     /// Each life of a node is an observer of its own: a watermark is stored now
-    /// and then, so the next life may begin with an older one.
+    /// and then, so the next life may begin with an older one. So is each replica that
+    /// came and went: one that a move has removed begins anew when it is wanted again.
     async fn storage(self, name: String, topic_id: Bytes, starts: Arc<AtomicU32>) {
         let mut replicas = ReplicaServiceClient::new(self.channel());
         let mut ticks = ticks();
+        let mut made = Made::default();
         while self.next(&mut ticks).await {
             let life = starts.load(Ordering::Relaxed);
             let asked = replicas.describe_replicas(DescribeReplicasRequest {
@@ -188,9 +192,13 @@ impl Look {
             if starts.load(Ordering::Relaxed) != life {
                 continue;
             }
-            let told = told.into_inner().replicas.into_iter();
-            let told = told.filter_map(|replica| Some((replica.partition, replica.bounds?)));
-            self.note(&format!("{name}, life {life}"), told.collect());
+            let told = told.into_inner().replicas;
+            for (replica, anew) in made.look(&told) {
+                let observer = format!("{name}, life {life}, replica {anew}");
+                self.record(&observer, replica.0, &replica.1);
+            }
+            self.rounds
+                .fetch_add(u32::from(!told.is_empty()), Ordering::Relaxed);
         }
     }
 
@@ -199,15 +207,45 @@ impl Look {
         self.rounds
             .fetch_add(u32::from(!told.is_empty()), Ordering::Relaxed);
         for (partition, bounds) in told {
-            self.recorder.bounds(Bounds {
-                observer: observer.into(),
-                partition,
-                log_start: bounds.log_start_offset,
-                last_stable: bounds.last_stable_offset,
-                high_watermark: bounds.high_watermark,
-                at: self.recorder.now(),
-            });
+            self.record(observer, partition, &bounds);
         }
+    }
+
+    fn record(&self, observer: &str, partition: u32, bounds: &PartitionBounds) {
+        self.recorder.bounds(Bounds {
+            observer: observer.into(),
+            partition,
+            log_start: bounds.log_start_offset,
+            last_stable: bounds.last_stable_offset,
+            high_watermark: bounds.high_watermark,
+            at: self.recorder.now(),
+        });
+    }
+}
+
+/// By partition: how often the replica on a node was made anew, and its last watermark.
+#[derive(Default)]
+struct Made {
+    replicas: BTreeMap<u32, (u32, i64)>,
+}
+
+impl Made {
+    /// What a node told, and which replica each is.
+    fn look(&mut self, told: &[ReplicaDescription]) -> Vec<((u32, PartitionBounds), u32)> {
+        let mut looked = Vec::new();
+        for replica in told {
+            let Some(bounds) = replica.bounds else {
+                continue;
+            };
+            let (made, watermark) = self.replicas.entry(replica.partition).or_default();
+            // Committed records have left a log that does not lead: it is another one.
+            if !replica.leader && bounds.log_end_offset < *watermark {
+                *made += 1;
+            }
+            *watermark = bounds.high_watermark;
+            looked.push(((replica.partition, bounds), *made));
+        }
+        looked
     }
 }
 

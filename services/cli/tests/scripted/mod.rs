@@ -81,7 +81,7 @@ impl TopicService for Scripted {
             leader: 1,
             leader_epoch: 7,
             replicas: vec![if name == "moved" { 2 } else { 1 }],
-            recovered: (name == "lossy").then(|| v1::RecoveredDescription {
+            recovered: (name == "lossy").then_some(v1::RecoveredDescription {
                 leader_epoch: 7,
                 unclean: true,
                 time_ms: 11,
