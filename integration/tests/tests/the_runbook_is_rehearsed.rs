@@ -29,9 +29,27 @@ const PAGES: [&str; 3] = [
     "docs/operations/alarms.md",
 ];
 /// Rehearsed by tests of their own: (command, test).
-const ELSEWHERE: [(&str, &str); 2] = [
+const ELSEWHERE: [(&str, &str); 8] = [
     ("talweg tour failover", "the_failover_story"),
     ("talweg dev", "acknowledged_records_survive_kill_9"),
+    ("talweg group lag", "the_command_line_reads_as_a_group"),
+    (
+        "talweg group lag GROUP --watch",
+        "the_command_line_reads_as_a_group",
+    ),
+    (
+        "talweg group describe GROUP",
+        "the_command_line_reads_as_a_group",
+    ),
+    (
+        "talweg group forget GROUP --topic TOPIC",
+        "the_command_line_reads_as_a_group",
+    ),
+    ("talweg group delete GROUP", "field_reports_groups"),
+    (
+        "talweg dlq list --group GROUP",
+        "failed_records_are_tried_again_and_then_set_aside",
+    ),
 ];
 /// A node's id, a partition, a throttle: what stands for something else in a page.
 const PLACES: [&str; 12] = [
