@@ -11,11 +11,10 @@ use std::{
 };
 use talweg_proto::v1::{
     Acks, BatchFrame, Effect, ErrorCode, ProduceOpen, ProduceRequest, ProduceResponse,
-    produce_request, produce_response, produce_service_client::ProduceServiceClient,
+    produce_request, produce_response,
 };
 use tokio::{sync::mpsc, time::timeout};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Streaming, transport::Endpoint};
+use tonic::Streaming;
 
 /// An answer that takes longer is not waited for; the outcome is unknown.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -72,21 +71,15 @@ impl OneShot {
     }
 
     async fn open(&self) -> Option<Stream> {
-        let endpoint = Endpoint::from_shared(self.url.clone()).expect("a url");
-        let channel = endpoint.connect_timeout(PATIENCE).connect().await.ok()?;
-        let (requests, rx) = mpsc::channel(4);
         let open = ProduceOpen {
             acks: self.acks.into(),
             client_id: format!("once-{}", self.number),
             ..Default::default()
         };
-        let frame = Some(produce_request::Frame::Open(open));
-        requests.send(ProduceRequest { frame }).await.ok()?;
-        let mut client = ProduceServiceClient::new(channel);
-        let responses = client.produce(ReceiverStream::new(rx)).await.ok()?;
+        let (requests, responses) = raw::try_produce(&self.url, PATIENCE, open).await?;
         Some(Stream {
             requests,
-            responses: responses.into_inner(),
+            responses,
             sent: 0,
         })
     }

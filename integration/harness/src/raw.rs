@@ -104,6 +104,23 @@ pub struct RawProduce {
     next_sequence: u64,
 }
 
+/// A Produce stream at a server that may be away or break: its two ends once it is
+/// open, whatever it answers.
+pub async fn try_produce(
+    url: &str,
+    connect: Duration,
+    open: ProduceOpen,
+) -> Option<(mpsc::Sender<ProduceRequest>, Streaming<ProduceResponse>)> {
+    let endpoint = Endpoint::from_shared(url.to_owned()).expect("a url");
+    let channel = endpoint.connect_timeout(connect).connect().await.ok()?;
+    let (requests, rx) = mpsc::channel(4);
+    let frame = Some(produce_request::Frame::Open(open));
+    requests.send(ProduceRequest { frame }).await.ok()?;
+    let mut client = ProduceServiceClient::new(channel);
+    let responses = client.produce(ReceiverStream::new(rx)).await.ok()?;
+    Some((requests, responses.into_inner()))
+}
+
 impl RawProduce {
     /// Opens without sending anything.
     pub async fn silent(channel: &Channel) -> Self {

@@ -12,11 +12,10 @@ use std::{
 };
 use talweg_proto::v1::{
     Acks, Effect, ProduceOpen, ProduceRefusal, ProduceRequest, ProduceResponse, Record, RecordsAck,
-    RecordsFrame, produce_request, produce_response, produce_service_client::ProduceServiceClient,
+    RecordsFrame, produce_request, produce_response,
 };
 use tokio::{sync::mpsc, time::timeout};
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Streaming, transport::Endpoint};
+use tonic::Streaming;
 
 /// Records that may be unanswered.
 const IN_FLIGHT: usize = 32;
@@ -105,22 +104,16 @@ impl ThinWriter {
     }
 
     async fn open(&self) -> Option<Stream> {
-        let endpoint = Endpoint::from_shared(self.url.clone()).expect("a url");
-        let endpoint = endpoint.connect_timeout(Duration::from_secs(1));
-        let channel = endpoint.connect().await.ok()?;
-        let (requests, rx) = mpsc::channel(4);
         let open = ProduceOpen {
             acks: Acks::All.into(),
             client_id: format!("thin-{}", self.client()),
             ..Default::default()
         };
-        let frame = Some(produce_request::Frame::Open(open));
-        requests.send(ProduceRequest { frame }).await.ok()?;
-        let mut client = ProduceServiceClient::new(channel);
-        let responses = client.produce(ReceiverStream::new(rx)).await.ok()?;
+        let (requests, responses) =
+            raw::try_produce(&self.url, Duration::from_secs(1), open).await?;
         Some(Stream {
             requests,
-            responses: responses.into_inner(),
+            responses,
             next_sequence: 0,
             draining: false,
         })
